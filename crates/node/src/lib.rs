@@ -26,6 +26,7 @@ mod gate;
 mod outside;
 mod permit;
 mod policy;
+pub mod segments;
 mod service;
 mod slot;
 #[cfg(test)]
@@ -37,7 +38,7 @@ pub use self::{
     outside::{
         Barred, Counted, Entry, Guest, LoggedIn, Lun, Needs, Outside, Pacing, Place, Ticket,
     },
-    permit::{Permit, Refused},
+    permit::{NoPermit, Permit, Refused},
     policy::{Access, Moment, Policy, Verdict},
     service::{Receiver, Service},
     written::Written,

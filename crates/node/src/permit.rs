@@ -7,7 +7,9 @@
 
 use netraid_block::{DeviceInfo, Op};
 use netraid_control::{
-    derived::{ByteRange, Denial, Lapsed, Pieces, Rights, Rule, SegmentNow, Terms, Verdict},
+    derived::{
+        ByteRange, Denial, Lapsed, Pieces, Rights, Rule, RuleError, SegmentNow, Terms, Verdict,
+    },
     units::{Generation, Moment},
 };
 use netraid_planted::{Planted, planted};
@@ -25,11 +27,32 @@ pub struct Permit {
 /// Why a session may not do something; nothing is to be told of one that was ended.
 pub type Refused = Option<Denial>;
 
+/// Why a session has no permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoPermit {
+    /// The grant does not hold.
+    #[error(transparent)]
+    Lapsed(#[from] Lapsed),
+    /// The grant does not fit the segment.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+}
+
 impl Permit {
-    /// That of a session whose grant has this rule.
-    #[must_use]
-    pub const fn new(rule: Rule) -> Self {
-        Self { rule, has_ended: false }
+    /// That of a session which a token with these terms lets in now, to a segment with this device and this generation. The
+    /// rule is computed from the device itself: what the grant was made for may have been another one.
+    ///
+    /// # Errors
+    /// When the grant does not fit the segment, or does not hold any more.
+    pub fn new(
+        terms: Terms,
+        info: &DeviceInfo,
+        generation: Generation,
+        now: Moment,
+    ) -> Result<Self, NoPermit> {
+        let rule = Rule::new(terms, info.capacity, info.block_len)?;
+        rule.holds(generation, now)?;
+        Ok(Self { rule, has_ended: false })
     }
 
     /// The rule of the grant.
@@ -224,7 +247,7 @@ mod tests {
     }
 
     fn permit(terms: Terms) -> Permit {
-        Permit::new(Rule::new(terms, CAPACITY, 512).unwrap())
+        Permit::new(terms, &info(), GENERATION, NOW).unwrap()
     }
 
     fn info() -> DeviceInfo {

@@ -165,6 +165,18 @@ errors! {
         SpanSentAsOne: "A request that spans ranges goes out whole where its first piece is where the session says.",
         StoreUncounted: "A command whose reservations are stored does not count as at the device.",
         SegmentSizeShown: "A session sees the size of the segment, not that of its ranges.",
+        LateLoginLetIn: "A login that waited for its segment is let in though its grant is over meanwhile.",
+        ParkedLoginForgotten: "Nobody opens the device of a segment again for a login that came while the device was closed.",
+        SleepForgetsUnit: "A segment that falls asleep is forgotten, with its registrations.",
+        EndedSessionUsesNothing: "A session that was ended keeps its device open no more, whatever it has there.",
+        GenerationSetBack: "The generation of a segment goes back.",
+        NothingEndedNothingAwaited: "An order that ends no session itself does not wait for those that were ended before.",
+        TimeIsUpMeansDone: "An order that has waited for too long is done.",
+        CloseMissesOpening: "A segment that is closed while its device is being opened is opened all the same.",
+        CloseMissesClosing: "A segment that is closed while it falls asleep only sleeps.",
+        FenceEndsPresent: "A fence that is repeated ends sessions of the present generation.",
+        PlanEndsOnce: "Of a plan's sessions only the first one is ended.",
+        OrderDoneAtOnce: "A fence or the end of a plan does not wait for the commands of the sessions that it ends.",
         RightUnaskedAfterData: "A command is not asked for the right that it takes when its data has come.",
     }
     seldom_array {

@@ -2,8 +2,9 @@
 //!
 //! Nobody holds one of these while waiting, and whoever holds two takes them in this order: the
 //! node, or background work and then the logical units; then the table of LUNs, a LUN's policy,
-//! users, device; then sessions, the pacer, wakers. The table of segments, then guests. A session's
-//! permit comes last, and after it how far its segment is written. A command takes the logical units twice, for some tens of
+//! users, device; then sessions, the pacer, wakers. Behind
+//! the logical units the table of segments, and who waits for its orders. A session's permit comes last, and after it how
+//! far its segment is written. A command takes the logical units twice, for some tens of
 //! nanoseconds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,9 +31,5 @@ impl<T: Copy> Guarded<T> {
 
     pub(super) fn set(&self, value: T) {
         *self.lock() = value;
-    }
-
-    pub(super) fn replace(&self, value: T) -> T {
-        core::mem::replace(&mut self.lock(), value)
     }
 }

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use netraid_block::Device;
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
 use netraid_iscsi_proto::target::{ConnectionId, Realm, SessionView};
-use netraid_node::{Gate, Policy};
+use netraid_node::{Gate, Policy, segments::ORDER_LIMIT};
 use netraid_scsi::{AddUnitError, Identity, LUN_MAX, LogicalUnit, Reservations, UnitConfig};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -24,7 +24,7 @@ use super::{
 /// Commands that wait for the target's thread.
 const JOBS_MAX: usize = 16;
 /// How long commands at a device are waited for.
-pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(20);
+const DRAIN_LIMIT: Duration = Duration::from_secs(20);
 
 type Job = Box<dyn FnOnce(Arc<Shared>) + Send>;
 /// Where the target's thread takes its commands from.
@@ -139,7 +139,7 @@ pub enum CommandError {
     #[error(
         "segment {segment}: {running} commands of ended sessions are still at its device after \
          {} s, and may change it",
-        DRAIN_LIMIT.as_secs()
+        ORDER_LIMIT.as_secs()
     )]
     SegmentStuck {
         /// Which.

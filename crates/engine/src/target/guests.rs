@@ -1,27 +1,25 @@
 //! Sessions that a token let in: their permits ([`Permit`]), asked at each request, and their commands at the device.
-//!
-//! Invariant: a session's command is counted before its permit is asked. So whoever ends the permit, and then waits until
-//! no command is counted, knows that nothing of the session reaches the device any more.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use netraid_block::Op;
 use netraid_control::{
-    derived::{Lapsed, Pieces, Rule, RuleError, SegmentNow},
+    derived::{Pieces, SegmentNow},
     token::Grant,
-    units::{MediatorId, Moment, PlanId},
+    units::{Generation, Moment},
 };
 use netraid_iscsi_proto::target::{ConnectionId, Party, Standing};
-use netraid_node::{Barred, Needs, Permit, Refused};
+use netraid_node::{
+    Barred, Needs, Permit, Refused,
+    segments::{PlanKey, Running, SegmentKey, Session},
+};
 use netraid_scsi::View;
 
-use super::{Admission, Admitted, GrantReport, cells::Guarded, segments::Segment};
+use super::{
+    Admission, Admitted, GrantReport,
+    cells::Guarded,
+    segments::{NotLetIn, Segment},
+};
 
 /// Denials of one session are told so often at most.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,11 +29,10 @@ pub(super) struct Guest {
     pub(super) connection: ConnectionId,
     pub(super) segment: Arc<Segment>,
     pub(super) admitted: Admitted,
+    pub(super) running: Running,
     permit: Guarded<Permit>,
     /// What its logical unit looks like to it, where that is not the segment.
     view: Option<View>,
-    /// Commands at the device.
-    running: AtomicU32,
     told: Guarded<Option<Duration>>,
 }
 
@@ -49,31 +46,23 @@ impl Guest {
         segment: Arc<Segment>,
         admitted: Admitted,
         now: Moment,
-    ) -> Result<Self, GuestError> {
+    ) -> Result<Self, NotLetIn> {
+        let info = segment.info().ok_or(NotLetIn::Closed)?;
         let terms = *admitted.grant.rule().terms();
-        let (info, generation) = (segment.info().ok_or(Lapsed::Absent)?, segment.generation());
-        // Computed from the device itself: what the grant was made for may have been another.
-        let rule = Rule::new(terms, info.capacity, info.block_len)?;
-        let permit = Permit::new(rule);
-        permit.holds(generation, now)?;
+        let permit = Permit::new(terms, &info, segment.generation(), now)?;
         Ok(Self {
             connection,
             segment,
             admitted,
+            running: Running::default(),
             view: permit.view(&info),
             permit: Guarded::new(permit),
-            running: AtomicU32::new(0),
             told: Guarded::new(None),
         })
     }
 
     pub(super) const fn grant(&self) -> &Grant {
         &self.admitted.grant
-    }
-
-    pub(super) fn is_of(&self, (mediator, plan): (MediatorId, PlanId)) -> bool {
-        let token = self.grant().token();
-        token.mediator == mediator && token.plan == plan
     }
 
     pub(super) fn view(&self) -> Option<&View> {
@@ -98,45 +87,6 @@ impl Guest {
             segment: token.segment,
             generation: token.terms.generation,
             until: permit.rule().terms().expires,
-        }
-    }
-
-    /// Commands at the device.
-    pub(super) fn running(&self) -> u32 {
-        self.running.load(SeqCst)
-    }
-
-    /// A command goes to the device; [`Self::leave`] when it has ended.
-    pub(super) fn enter(&self) {
-        self.running.fetch_add(1, SeqCst);
-    }
-
-    pub(super) fn leave(&self) {
-        let was = self.running.fetch_sub(1, SeqCst);
-        assert!(was > 0, "a command leaves that did not enter");
-        if was == 1 && self.has_ended() {
-            self.segment.notify();
-        }
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.permit.lock().has_ended()
-    }
-
-    /// Nothing that it asks for happens from now on. False when that was so already.
-    pub(super) fn end(&self) -> bool {
-        self.permit.lock().end()
-    }
-
-    /// Whether the grant holds.
-    pub(super) fn holds(&self, now: Moment) -> Result<(), Lapsed> {
-        self.permit.lock().holds(self.segment.generation(), now)
-    }
-
-    /// It may go on until then, if that is later.
-    pub(super) fn extend(&self, until: Moment) {
-        if let Some(info) = self.segment.info() {
-            self.permit.lock().extend(until, info.capacity, info.block_len);
         }
     }
 
@@ -204,11 +154,39 @@ impl Guest {
     }
 }
 
-/// Why nobody is let in to a segment that is open.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum GuestError {
-    #[error(transparent)]
-    Lapsed(#[from] Lapsed),
-    #[error(transparent)]
-    Rule(#[from] RuleError),
+impl Session for Guest {
+    fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    fn segment(&self) -> SegmentKey {
+        self.segment.key
+    }
+
+    fn plan(&self) -> PlanKey {
+        let token = self.grant().token();
+        (token.mediator, token.plan)
+    }
+
+    fn generation(&self) -> Generation {
+        self.grant().token().terms.generation
+    }
+
+    fn running(&self) -> &Running {
+        &self.running
+    }
+
+    fn holds(&self, generation: Generation, now: Moment) -> bool {
+        self.permit.lock().holds(generation, now).is_ok()
+    }
+
+    fn end_permit(&self) {
+        self.permit.lock().end();
+    }
+
+    fn extend_permit(&self, until: Moment) {
+        if let Some(info) = self.segment.info() {
+            self.permit.lock().extend(until, info.capacity, info.block_len);
+        }
+    }
 }

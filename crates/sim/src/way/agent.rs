@@ -1,102 +1,188 @@
-//! An agent's segment at a host: who is let in to it by a token, and what reaches its device. Tokens, grants and permits
-//! are the product's.
+//! An agent's segment at a host: who is let in to it by a token, and what reaches its device. Tokens, grants, permits and the
+//! table of segments are the product's.
 //!
-//! Invariant: what a session's grant does not allow at a moment does not reach the device then; and once the session is
-//! said to be over, nothing of it does.
+//! Invariant: what a session's grant does not allow at a moment does not reach the device then; once an order is done, nothing
+//! of the sessions that it ends is there; and a device that is closed is left alone.
 
-use core::cell::{Cell, RefCell};
-use std::rc::Rc;
+mod visitor;
+
+use core::{
+    cell::{Cell, RefCell, RefMut},
+    time::Duration,
+};
+use std::{rc::Rc, sync::Arc};
 
 use netraid_block::{DeviceInfo, Op};
 use netraid_control::{
-    derived::{Pieces, Rights, SegmentNow, Terms},
+    derived::Rights,
     token::{self, AgentView, Grant, SegmentInfo},
     units::{Generation, Moment, PlanId},
 };
 use netraid_iscsi_proto::{
     chap::Secret,
-    target::{Claim, ConnectionId, Party, Realm, Standing},
+    target::{Claim, ConnectionId, Realm},
 };
-use netraid_node::{Barred, Entry, Guest, Needs, Permit, Refused, Written};
-use netraid_scsi::View;
+use netraid_node::{
+    Permit, Written,
+    segments::{
+        Action, Fence, Knocked, OrderId, SegmentKey, Segments, Session as _, Unopened, Why,
+    },
+};
 
-use super::interface::AgentConfig;
+pub(super) use self::visitor::Visitor;
+use super::{
+    interface::{AgentConfig, SegmentOrder},
+    reach::ServedRealm,
+};
 
-/// Where the logical unit of the segment is.
-pub(super) const REALM: Realm = Realm(1);
+/// How long a login waits for its segment at most, unless its host stands still.
+const KNOCK_LIMIT: Duration = Duration::from_millis(1500);
 
-/// The agent of a host: it outlives the programs.
+type Table = Segments<Rc<Place>, Rc<Visitor>>;
+
+/// The agent of a host: it outlives the programs, and its table of segments does not.
 pub(super) struct Agent {
-    config: AgentConfig,
+    pub(super) config: AgentConfig,
     info: DeviceInfo,
+    /// What the agent has stored.
     generation: Cell<Generation>,
-    written: RefCell<Written>,
-    now: Cell<Moment>,
+    /// What the table was told: it may lag behind.
+    told: Cell<Generation>,
+    clock: Cell<Duration>,
     /// Plans that were ended: their tokens let in nobody.
     revoked: RefCell<Vec<PlanId>>,
+    table: RefCell<Table>,
     visitors: RefCell<Vec<Rc<Visitor>>>,
+    /// Logins that wait, and since when.
+    knocks: RefCell<Vec<(ConnectionId, Duration)>>,
+    is_open: Cell<bool>,
+    /// The owner has ordered it to be closed.
+    is_closed: Cell<bool>,
+    /// How often a login was told to wait.
+    pub(super) waited: Cell<u64>,
+    /// The table may have something to be done.
+    pub(super) has_changed: Cell<bool>,
 }
 
-/// A session that a token let in.
-pub(super) struct Visitor {
-    agent: Rc<Agent>,
-    connection: ConnectionId,
-    grant: Grant,
-    permit: RefCell<Permit>,
-    view: Option<View>,
-    /// Commands at the device.
-    running: Cell<u32>,
-    /// The simulation's own record of when the grant ends, and whether the session was ended: the permit is not asked.
-    expires: Cell<Moment>,
-    has_ended: Cell<bool>,
-    /// The owner was told that nothing of it is at the device.
-    is_over: Cell<bool>,
+/// The segment, as its sessions share it.
+pub(super) struct Place {
+    pub(super) realm: Rc<ServedRealm>,
+    fence: Arc<Fence>,
+    written: RefCell<Written>,
 }
 
 impl Agent {
     pub(super) fn new(config: AgentConfig, info: DeviceInfo) -> Self {
-        let (generation, now) = (Cell::new(config.generation), Cell::new(config.begins));
-        let (revoked, visitors) = (RefCell::default(), RefCell::default());
-        let written = RefCell::default();
-        Self { config, info, generation, written, now, revoked, visitors }
+        Self {
+            generation: Cell::new(config.generation),
+            table: RefCell::new(Segments::new(config.idle_limit)),
+            told: Cell::default(),
+            config,
+            info,
+            clock: Cell::default(),
+            revoked: RefCell::default(),
+            visitors: RefCell::default(),
+            knocks: RefCell::default(),
+            is_open: Cell::new(false),
+            is_closed: Cell::new(false),
+            waited: Cell::new(0),
+            has_changed: Cell::new(false),
+        }
     }
 
-    /// The wall clock, by the time since the run began.
-    pub(super) fn set_clock(&self, clock: core::time::Duration) {
-        let ms = u64::try_from(clock.as_millis()).unwrap_or(u64::MAX);
-        self.now.set(self.config.begins.after_ms(ms));
+    /// The time since the run began.
+    pub(super) fn set_clock(&self, clock: Duration) {
+        self.clock.set(clock);
     }
 
-    /// Lets in who proves a token, as the product's agent does.
-    pub(super) fn let_in(
-        self: &Rc<Self>,
-        connection: ConnectionId,
-        claim: &Claim<'_>,
-    ) -> Option<Rc<Visitor>> {
+    /// The wall clock.
+    fn now(&self) -> Moment {
+        let ms = u64::try_from(self.clock.get().as_millis()).unwrap_or(u64::MAX);
+        self.config.begins.after_ms(ms)
+    }
+
+    /// The generation that the agent has stored.
+    pub(super) const fn generation(&self) -> Generation {
+        self.generation.get()
+    }
+
+    /// The table, which may have something to be done then.
+    fn change(&self) -> RefMut<'_, Table> {
+        self.has_changed.set(true);
+        self.table.borrow_mut()
+    }
+
+    fn tell(&self, generation: Generation) {
+        self.told.set(generation.max(self.told.get()));
+    }
+
+    pub(super) fn key(&self) -> SegmentKey {
+        (self.config.mediator, self.config.segment)
+    }
+
+    /// The device takes requests from now on, or none.
+    pub(super) fn set_open(&self, is_open: bool) {
+        self.is_open.set(is_open);
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        self.is_open.get()
+    }
+
+    /// What a token grants that was proven, as the product's agent judges it.
+    pub(super) fn admit(&self, claim: &Claim<'_>) -> Option<Grant> {
         let AgentConfig { mediator, agent, segment, ref keys, .. } = self.config;
         let DeviceInfo { capacity, block_len, .. } = self.info;
         let generation = self.generation.get();
         let own = SegmentInfo { generation, capacity, block_len };
         let segment = |whose, which| (whose == mediator && which == segment).then_some(own);
-        let is_revoked = |_, plan| self.revoked.borrow().contains(&plan);
+        let is_revoked = |_, plan| self.is_revoked(plan);
         let view = AgentView { agent, keys, segment: &segment, is_revoked: &is_revoked };
         let proves = |secret: &token::Secret| {
             Secret::new(secret.expose()).is_ok_and(|secret| claim.proves(&secret))
         };
-        let admitted = token::admit(claim.name(), claim.initiator(), &view, self.now.get(), proves);
-        let grant = admitted.ok()?;
-        let permit = Permit::new(*grant.rule());
-        let visitor = Rc::new(Visitor {
-            agent: self.clone(),
-            connection,
-            grant,
-            view: permit.view(&self.info),
-            permit: RefCell::new(permit),
-            running: Cell::new(0),
-            expires: Cell::new(grant.token().terms.expires),
-            has_ended: Cell::new(false),
-            is_over: Cell::new(false),
-        });
+        token::admit(claim.name(), claim.initiator(), &view, self.now(), proves).ok()
+    }
+
+    pub(super) fn knock(&self, connection: ConnectionId, grant: &Grant) {
+        let generation = grant.token().terms.generation;
+        let make = |realm: Realm, fence: &Arc<Fence>| {
+            let (realm, fence) = (ServedRealm::new(realm), fence.clone());
+            Rc::new(Place { realm, fence, written: RefCell::default() })
+        };
+        let clock = self.clock.get();
+        self.tell(generation);
+        self.change().knock(connection, (self.key(), generation), clock, make);
+        self.knocks.borrow_mut().push((connection, clock));
+    }
+
+    pub(super) fn answer(&self, connection: ConnectionId) -> Knocked<Rc<Place>> {
+        let answer = self.table.borrow_mut().answer(connection);
+        if matches!(answer, Knocked::Later) {
+            self.waited.set(self.waited.get() + 1);
+        } else {
+            self.forget_knock(connection);
+        }
+        answer
+    }
+
+    /// Lets in whom the table lets in.
+    pub(super) fn let_in(
+        self: &Rc<Self>,
+        connection: ConnectionId,
+        place: Rc<Place>,
+        grant: Grant,
+    ) -> Option<Rc<Visitor>> {
+        let (now, terms) = (self.now(), *grant.rule().terms());
+        let permit = Permit::new(terms, &self.info, place.fence.generation(), now).ok()?;
+        let view = permit.view(&self.info);
+        let visitor =
+            Rc::new(Visitor::new(self.clone(), connection, (place, grant), (permit, view)));
+        let stands = |visitor: &Rc<Visitor>| !self.is_revoked(visitor.plan().1);
+        self.change().enter(visitor.clone(), now, stands).ok()?;
+        if let Some(why) = visitor.is_past() {
+            unreachable!("{connection:?} is let in as one {why}");
+        }
         self.visitors.borrow_mut().push(visitor.clone());
         Some(visitor)
     }
@@ -108,65 +194,119 @@ impl Agent {
 
     /// The grants of a plan hold until this moment. Those of ended sessions are extended, too: that must not help them.
     pub(super) fn extend(&self, plan: PlanId, until: Moment) {
-        let DeviceInfo { capacity, block_len, .. } = self.info;
+        self.table.borrow().extend((self.config.mediator, plan), until);
         let visitors = self.visitors.borrow();
-        for visitor in visitors.iter().filter(|visitor| visitor.grant.token().plan == plan) {
-            visitor.permit.borrow_mut().extend(until, capacity, block_len);
-            visitor.expires.set(until.max(visitor.expires.get()));
-        }
+        visitors
+            .iter()
+            .filter(|visitor| visitor.plan().1 == plan)
+            .for_each(|one| one.note_extended(until));
     }
 
-    /// A plan ends; the sessions that end by it.
-    pub(super) fn end_plan(&self, plan: PlanId) -> Vec<ConnectionId> {
+    /// The token of a plan lets in nobody any more.
+    pub(super) fn revoke(&self, plan: PlanId) {
         self.revoked.borrow_mut().push(plan);
-        self.end_where(|visitor| visitor.grant.token().plan == plan)
     }
 
-    /// Sessions whose grants hold no more end.
-    pub(super) fn end_lapsed(&self) -> Vec<ConnectionId> {
-        self.end_where(|visitor| visitor.is_past().is_some())
+    pub(super) fn is_revoked(&self, plan: PlanId) -> bool {
+        self.revoked.borrow().contains(&plan)
     }
 
-    fn end_where(&self, is_over: impl Fn(&Visitor) -> bool) -> Vec<ConnectionId> {
+    /// The table is given an order. What must end by it is noted here, too: the table is not asked.
+    pub(super) fn order(&self, order: SegmentOrder) -> OrderId {
+        let now = self.clock.get();
+        let id = match order {
+            SegmentOrder::Raise(generation) => {
+                self.tell(generation);
+                self.change().raise(self.key(), generation, now)
+            }
+            SegmentOrder::EndPlan(plan) => {
+                self.change().end_plan((self.config.mediator, plan), now)
+            }
+            SegmentOrder::Close => {
+                self.is_closed.set(true);
+                self.change().close(self.key(), now)
+            }
+        };
         let visitors = self.visitors.borrow();
-        let over = visitors.iter().filter(|visitor| is_over(visitor));
-        over.filter(|visitor| visitor.end()).map(|visitor| visitor.connection).collect()
+        visitors.iter().filter(|visitor| visitor.ends_by(order)).for_each(|one| one.note_ended());
+        id
+    }
+
+    /// Looks whose time is over.
+    pub(super) fn poll(&self) {
+        let stands = |visitor: &Rc<Visitor>| !self.is_revoked(visitor.plan().1);
+        self.change().poll(self.clock.get(), self.now(), stands);
+    }
+
+    pub(super) fn settle(&self) {
+        self.change().settle();
+    }
+
+    pub(super) fn next_action(&self) -> Option<Action<Rc<Place>, Rc<Visitor>>> {
+        self.table.borrow_mut().next_action()
+    }
+
+    pub(super) fn opened(&self, opened: Result<Generation, Unopened>) {
+        if let Ok(generation) = opened {
+            self.tell(generation);
+            self.is_closed.set(false);
+        }
+        self.change().opened(self.key(), opened, self.clock.get());
+    }
+
+    pub(super) fn closed(&self, holds_reservations: bool) {
+        self.change().closed(self.key(), holds_reservations);
+    }
+
+    /// Why a session must not be ended for this, if so.
+    pub(super) fn is_wrong_to_end(&self, visitor: &Visitor, why: Why) -> Option<String> {
+        let is_right = match why {
+            Why::Fenced => visitor.generation() < self.told.get(),
+            Why::Closed => self.is_closed.get(),
+            Why::PlanEnded => self.is_revoked(visitor.plan().1),
+            Why::Over => visitor.is_past().is_some() || self.is_revoked(visitor.plan().1),
+        };
+        (!is_right).then(|| format!("{:?} is ended as {why:?}", visitor.connection()))
+    }
+
+    /// Whether an order that is done should have ended this session.
+    pub(super) fn is_ended_by(&self, connection: ConnectionId, order: SegmentOrder) -> bool {
+        let visitors = self.visitors.borrow();
+        visitors.iter().any(|one| one.connection() == connection && one.ends_by(order))
+    }
+
+    /// The login that has waited for too long for its segment, if there is one.
+    pub(super) fn waits_too_long(&self, stood_still_until: Duration) -> Option<ConnectionId> {
+        let knocks = self.knocks.borrow();
+        let is_late = |since: &Duration| {
+            self.clock.get() > stood_still_until.max(*since).saturating_add(KNOCK_LIMIT)
+        };
+        knocks.iter().find(|(_, since)| is_late(since)).map(|(connection, _)| *connection)
     }
 
     /// Those that were ended, and have no command at the device, are over. The ones that became so now.
     pub(super) fn newly_over(&self) -> Vec<ConnectionId> {
         let visitors = self.visitors.borrow();
-        let over = visitors.iter().filter(|visitor| {
-            let has_left = visitor.has_ended.get() && visitor.running.get() == 0;
-            has_left && !visitor.is_over.replace(true)
-        });
-        over.map(|visitor| visitor.connection).collect()
+        let over = visitors.iter().filter(|visitor| visitor.is_newly_over());
+        over.map(|visitor| visitor.connection()).collect()
     }
 
-    /// Whether a session that was ended has a command at the device.
-    pub(super) fn drains(&self) -> bool {
-        self.visitors
-            .borrow()
-            .iter()
-            .any(|visitor| visitor.has_ended.get() && visitor.running.get() > 0)
-    }
-
-    /// A session is gone.
-    pub(super) fn forget(&self, connection: ConnectionId) {
-        let mut visitors = self.visitors.borrow_mut();
-        let before = visitors.len();
-        visitors.retain(|visitor| {
-            let is_gone = visitor.connection == connection;
-            let running = visitor.running.get();
-            assert!(!is_gone || running == 0, "{connection:?} leaves under {running} commands");
-            !is_gone
-        });
-        assert!(before - visitors.len() <= 1, "{connection:?} was let in more than once");
+    /// A connection is gone.
+    pub(super) fn leave(&self, connection: ConnectionId, visitor: Option<&Rc<Visitor>>) {
+        self.forget_knock(connection);
+        match visitor {
+            Some(visitor) => self.change().left(visitor, self.clock.get()),
+            None => self.change().gone(connection),
+        }
+        self.visitors.borrow_mut().retain(|visitor| visitor.connection() != connection);
     }
 
     /// The program has died, and all sessions with it.
     pub(super) fn forget_all(&self) {
+        self.table.replace(Segments::new(self.config.idle_limit));
         self.visitors.borrow_mut().clear();
+        self.knocks.borrow_mut().clear();
+        self.is_open.set(false);
     }
 
     /// What is wrong with a request that comes to the device now, if anything is.
@@ -176,8 +316,9 @@ impl Agent {
         (op, pieces): (Op, &[(u64, u64)]),
     ) -> Option<String> {
         let visitors = self.visitors.borrow();
-        let visitor = visitors.iter().find(|visitor| visitor.connection == connection);
+        let visitor = visitors.iter().find(|visitor| visitor.connection() == connection);
         let why = match visitor {
+            _ if !self.is_open.get() => Some("to a device that is closed"),
             None => Some("of nobody"),
             Some(visitor) => visitor.is_wrong(op, pieces),
         };
@@ -187,108 +328,14 @@ impl Agent {
     /// What is wrong with reservations that are stored for a session now, if anything is.
     pub(super) fn is_wrong_to_reserve(&self, connection: ConnectionId) -> Option<String> {
         let visitors = self.visitors.borrow();
-        let visitor = visitors.iter().find(|visitor| visitor.connection == connection);
+        let visitor = visitors.iter().find(|visitor| visitor.connection() == connection);
         let is_right = visitor.is_some_and(|visitor| {
-            let has_right = visitor.terms().rights.contain(Rights::RESERVE);
-            has_right && visitor.is_past().is_none()
+            visitor.is_past().is_none() && visitor.has_right(Rights::RESERVE)
         });
         (!is_right).then(|| format!("{connection:?} changes reservations without a right to it"))
     }
-}
 
-impl Visitor {
-    /// What its session is let in to.
-    pub(super) fn entry(&self) -> Entry {
-        let token = self.grant.token();
-        let mut party = [0; 32];
-        party[..16].copy_from_slice(&token.mediator.0);
-        party[16..].copy_from_slice(&token.plan.0);
-        let ends_others = self.permit.borrow().governs();
-        Entry::Granted(Standing { realm: REALM, ends_others, party: Some(Party(party)) })
-    }
-
-    /// Nothing of the session may happen from now on. False when that was so already.
-    fn end(&self) -> bool {
-        self.permit.borrow_mut().end();
-        !self.has_ended.replace(true)
-    }
-
-    fn terms(&self) -> &Terms {
-        &self.grant.token().terms
-    }
-
-    /// Why nothing may be asked for any more, if so: judged here, whatever the permit says.
-    fn is_past(&self) -> Option<&'static str> {
-        if self.has_ended.get() {
-            Some("of a session that was ended")
-        } else if self.agent.now.get() >= self.expires.get() {
-            Some("of a session whose time is over")
-        } else if self.agent.generation.get() != self.terms().generation {
-            Some("of a session of another generation")
-        } else {
-            None
-        }
-    }
-
-    fn is_wrong(&self, op: Op, pieces: &[(u64, u64)]) -> Option<&'static str> {
-        if let Some(why) = self.is_past() {
-            return Some(why);
-        }
-        if !self.terms().rights.contain(Rights::for_op(op)) {
-            return Some("without a right to it");
-        }
-        let is_granted = |(offset, len): &(u64, u64)| {
-            let mut ranges = self.terms().ranges.as_slice().iter();
-            ranges.any(|range| range.offset <= *offset && offset + len <= range.end())
-        };
-        let are_granted = pieces.iter().all(is_granted);
-        (!are_granted).then_some("to bytes that were not granted")
-    }
-
-    fn segment(&self) -> SegmentNow {
-        SegmentNow {
-            generation: self.agent.generation.get(),
-            end: self.agent.written.borrow().end(),
-        }
-    }
-}
-
-fn barred(_: Refused) -> Barred {
-    Barred
-}
-
-impl Guest for Visitor {
-    fn may(&self, needs: Needs) -> Result<(), Barred> {
-        let permit = self.permit.borrow();
-        permit.may(needs, self.agent.generation.get(), self.agent.now.get()).map_err(barred)
-    }
-
-    fn foresee(&self, request: (Op, u64, u64)) -> Result<(), Barred> {
-        let permit = self.permit.borrow();
-        permit.foresee(request, self.segment(), self.agent.now.get()).map_err(barred)
-    }
-
-    fn judge(&self, request: (Op, u64, u64)) -> Result<(Pieces, Option<(u64, u64)>), Barred> {
-        let written = &mut self.agent.written.borrow_mut();
-        let segment = (self.agent.generation.get(), &mut **written);
-        self.permit.borrow().send(request, segment, self.agent.now.get()).map_err(barred)
-    }
-
-    fn take_back(&self, before: u64, end: u64) {
-        self.agent.written.borrow_mut().take_back(before, end);
-    }
-
-    fn enter(&self) {
-        self.running.set(self.running.get() + 1);
-    }
-
-    fn leave(&self) {
-        let running = self.running.get();
-        assert!(running > 0, "{:?}: a command leaves that did not enter", self.connection);
-        self.running.set(running - 1);
-    }
-
-    fn view(&self) -> Option<&View> {
-        self.view.as_ref()
+    fn forget_knock(&self, connection: ConnectionId) {
+        self.knocks.borrow_mut().retain(|(known, _)| *known != connection);
     }
 }

@@ -217,6 +217,8 @@ cases! {
     GuestDoneExtended = "grants: commands done in an extended plan",
     /// A segment was fenced.
     SegmentFenced = "grants: segments fenced",
+    /// A segment was closed by its owner.
+    SegmentClosed = "grants: segments closed",
     /// Nothing of fenced sessions was at the device any more.
     SegmentDrained = "grants: segments drained",
 }

@@ -150,6 +150,16 @@ counts! {
     ResetDirty = "disks reset with unflushed writes",
     /// A session that was made again broke off soon.
     Brief = "sessions that broke off soon after they were made again",
+    /// The device of an agent's segment was opened.
+    SegmentOpened = "segments opened",
+    /// It could not be opened.
+    SegmentUnopened = "segments that could not be opened",
+    /// It was closed because nobody used it.
+    SegmentSlept = "segments put to sleep",
+    /// It was closed by its owner under sessions.
+    SegmentRemoved = "segments closed by their owner",
+    /// A login waited for its segment.
+    LoginWaited = "waits of logins for a segment",
     /// A target program began.
     Started = "target programs started",
     /// A host did nothing for a while.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use netraid_control::units::Generation;
 use netraid_iscsi_proto::target::ConnectionId;
 
 use super::{
@@ -38,6 +39,19 @@ pub(super) enum Event {
     Break(StreamId),
     /// A request at a disk ends.
     Done(HostId, u64),
+    /// Something of the segment of an agent's host, of the so many-th program.
+    Segment(HostId, u32, Turn),
+}
+
+/// What happens to a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Turn {
+    /// What its table says is done.
+    Look,
+    /// Its device is opened, or cannot be; its generation was this when that began.
+    Opened(Generation),
+    /// Its device is closed.
+    Closed,
 }
 
 /// How a dial ended.

@@ -11,7 +11,7 @@
 //! and an agent say to each other (see the cluster).
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netraid_block::{ErrorKind, IoError, narrow};
 use netraid_control::{
@@ -21,6 +21,7 @@ use netraid_control::{
     units::{AgentId, Generation, MediatorId, Moment, PlanId, Rate, SegmentId},
 };
 use netraid_iscsi_proto::chap::{Credentials, Secret};
+use netraid_node::segments::WATCH_INTERVAL;
 use netraid_remote::{Order, OrderId, Reason};
 use netraid_scsi::cdb::{Extent, build, reserve::register_and_ignore};
 
@@ -30,7 +31,7 @@ use super::{
     counts::Counts,
     interface::{
         AgentConfig, Cut, Death, DiskConfig, EngineId, Fate, HostConfig, HostId, LineConfig,
-        LineId, Manners, News, Step,
+        LineId, Manners, News, Ordered, SegmentOrder, Step,
     },
 };
 use crate::{
@@ -55,8 +56,6 @@ const BLOCKS: u64 = SHARE * GUESTS as u64;
 /// How a target says that a grant does not allow something.
 const NO_ACCESS: &str = "access denied";
 
-/// How often an agent looks whose time is over, as the product's does.
-const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 /// The longest that requests of guests take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a run lasts, and then the longest until all is over.
@@ -99,7 +98,7 @@ enum Happening {
     Watch,
     /// Something befalls plans, segment, network or agent.
     Fault,
-    /// The agent ends the sessions of those that were fenced with this generation.
+    /// The agent ends the sessions that were fenced with this generation.
     EndFenced(Generation),
     /// The program of the agent starts.
     Start,
@@ -132,8 +131,14 @@ struct Visit {
     /// that.
     until: Moment,
     surely_until: Moment,
-    /// The plan was ended, or its segment fenced.
+    /// The plan was ended, or its segment fenced: nothing is promised any more.
     has_ended: bool,
+    /// An order to end it is done: nothing is done for it any more.
+    is_over: bool,
+    /// Orders to end it.
+    ended_by: Vec<u64>,
+    /// The segment was closed since: sessions end, and are perhaps let in again.
+    was_closed: bool,
     asked: Option<Asked>,
     is_open: bool,
     is_leaving: bool,
@@ -151,8 +156,12 @@ pub(super) struct Guests {
     generation: Generation,
     /// The segment is fenced, and perhaps something of fenced sessions is at the device.
     is_draining: bool,
-    /// The sessions that the newest fence ends were ended.
-    has_ended_fenced: bool,
+    /// The order to end what the newest fence ends.
+    fence: Option<u64>,
+    /// The order to close the segment.
+    closing: Option<u64>,
+    /// Orders that have not ended.
+    orders: BTreeSet<u64>,
     plans: u64,
     /// What is in the blocks, where that is known.
     contents: Vec<Option<u64>>,
@@ -203,7 +212,9 @@ impl Guests {
             visits: BTreeMap::new(),
             generation: Generation(1),
             is_draining: false,
-            has_ended_fenced: false,
+            fence: None,
+            closing: None,
+            orders: BTreeSet::new(),
             plans: 0,
             contents: vec![None; narrow(BLOCKS)],
             is_doubtful: vec![false; narrow(BLOCKS)],
@@ -238,10 +249,8 @@ impl Guests {
             while let Some((line, news)) = self.net.poll() {
                 self.hear(line, news);
             }
-            if self.is_draining && self.has_ended_fenced && !self.net.drains(self.host) {
-                self.is_draining = false;
-                self.end_doubts();
-                self.cases.add(Case::SegmentDrained);
+            while let Some((number, how)) = self.net.poll_order(self.host) {
+                self.hear_order(number, how);
             }
         }
         Ended {
@@ -253,7 +262,7 @@ impl Guests {
     }
 
     fn is_over(&self) -> bool {
-        self.is_ending && self.visits.is_empty() && !self.is_draining
+        self.is_ending && self.visits.is_empty() && !self.is_draining && self.orders.is_empty()
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -269,13 +278,18 @@ impl Guests {
             }
             Happening::Leave(line) => self.leave(line),
             Happening::Watch => {
-                self.net.end_lapsed(self.host);
+                self.net.watch_segment(self.host);
                 self.net.put_in(WATCH_INTERVAL, Happening::Watch);
             }
             Happening::Fault => self.befall(),
             Happening::EndFenced(generation) => {
-                self.has_ended_fenced |= generation == self.generation;
-                self.net.end_lapsed(self.host);
+                let number = self.order(SegmentOrder::Raise(generation));
+                let visits = self.visits.values_mut();
+                let fenced = visits.filter(|visit| visit.terms.generation < generation);
+                fenced.for_each(|visit| visit.ended_by.push(number));
+                if generation == self.generation {
+                    self.fence = Some(number);
+                }
             }
             Happening::Start => self.net.start(self.host),
             Happening::End => {
@@ -287,8 +301,8 @@ impl Guests {
             }
             Happening::Late => {
                 let text = format!(
-                    "sessions do not end, or commands of theirs: {:?}, draining {}",
-                    self.visits, self.is_draining
+                    "sessions do not end, or commands of theirs: {:?}, draining {}, orders {:?}",
+                    self.visits, self.is_draining, self.orders
                 );
                 self.fail(text);
             }
@@ -301,7 +315,7 @@ impl Guests {
         if self.is_ending || is_there {
             return;
         }
-        if self.is_draining {
+        if self.is_draining || self.closing.is_some() {
             // What it would be given may be in use by one that was fenced.
             self.net.put_in(Duration::from_millis(5), Happening::Begin(guest));
             return;
@@ -327,6 +341,9 @@ impl Guests {
             until: terms.expires,
             surely_until: terms.expires,
             has_ended: false,
+            is_over: false,
+            ended_by: Vec::new(),
+            was_closed: false,
             asked: None,
             is_open: false,
             is_leaving: false,
@@ -602,9 +619,10 @@ impl Guests {
         self.plan_fault();
         let guest = self.dice.index(GUESTS);
         let (engine, host) = (self.engines[guest], self.host);
-        match self.dice.below(12) {
+        match self.dice.below(13) {
             0..=3 => self.end_plan(guest),
             10 | 11 => self.extend_plan(guest),
+            12 => self.close(),
             4 | 5 => self.fence(),
             6 => {
                 let (now, lost) = (Some(Duration::ZERO), Fate::Lost);
@@ -636,7 +654,10 @@ impl Guests {
         visit.has_ended = true;
         self.cases.add(Case::PlanEnded);
         self.note(|| format!("the plan of {line:?} is ended"));
-        self.net.end_plan(self.host, plan);
+        let number = self.order(SegmentOrder::EndPlan(plan));
+        if let Some(visit) = self.visits.get_mut(&line) {
+            visit.ended_by.push(number);
+        }
         if self.dice.one_in(2) {
             // That was under way.
             self.extend_plan(guest);
@@ -667,7 +688,7 @@ impl Guests {
         self.cases.add(Case::SegmentFenced);
         self.note(|| format!("the segment has {generation:?}"));
         self.net.raise(self.host, generation);
-        (self.is_draining, self.has_ended_fenced) = (true, false);
+        (self.is_draining, self.fence) = (true, None);
         // An agent may know the generation before it ends sessions by it: somebody has logged in with it.
         let wait = Duration::from_millis([0, 0, 5, 50][self.dice.index(4)]);
         self.net.put_in(wait, Happening::EndFenced(generation));
@@ -675,6 +696,47 @@ impl Guests {
             visit.has_ended = true;
             let wait = Duration::from_millis(self.dice.below(300));
             self.net.put_in(wait, Happening::Leave(*line));
+        }
+    }
+
+    /// The segment is closed: its sessions end, and those whose tokens hold may come again.
+    fn close(&mut self) {
+        if self.closing.is_some() {
+            return;
+        }
+        self.cases.add(Case::SegmentClosed);
+        self.note(|| "the segment is closed".into());
+        self.closing = Some(self.order(SegmentOrder::Close));
+        self.visits.values_mut().for_each(|visit| visit.was_closed = true);
+    }
+
+    fn order(&mut self, order: SegmentOrder) -> u64 {
+        let number = self.net.order_segment(self.host, order);
+        self.orders.insert(number);
+        self.note(|| format!("order {number}: {order:?}"));
+        number
+    }
+
+    fn hear_order(&mut self, number: u64, how: Ordered) {
+        self.note(|| format!("order {number} ends: {how:?}"));
+        let is_known = self.orders.remove(&number);
+        if let Ordered::Stuck(stuck) = how {
+            return self.fail(format!("order {number} does not get done: {stuck:?}"));
+        }
+        if !is_known {
+            return self.fail(format!("order {number} has ended twice"));
+        }
+        let visits = self.visits.values_mut();
+        visits
+            .filter(|visit| visit.ended_by.contains(&number))
+            .for_each(|visit| visit.is_over = true);
+        if self.closing == Some(number) {
+            self.closing = None;
+        }
+        if self.fence == Some(number) {
+            (self.fence, self.is_draining) = (None, false);
+            self.end_doubts();
+            self.cases.add(Case::SegmentDrained);
         }
     }
 
@@ -715,13 +777,13 @@ impl Visit {
 
     /// Whether its grant is over for good.
     fn is_past(&self, now: Moment) -> bool {
-        self.has_ended || now >= self.until
+        self.is_over || now >= self.until
     }
 
     /// Whether its token lets in, and gives the right to this.
     fn is_granted(&self, needed: Rights, now: Moment) -> bool {
         let until = if self.is_steady { self.surely_until } else { self.terms.expires };
-        !self.has_ended && now < until && self.terms.rights.contain(needed)
+        !self.has_ended && !self.was_closed && now < until && self.terms.rights.contain(needed)
     }
 }
 
@@ -784,6 +846,8 @@ fn host(keys: Keyring, dice: &mut Dice) -> HostConfig {
         keys,
         generation: Generation(1),
         begins: BEGINS,
+        idle_limit: Duration::from_millis([5, 30, 500][dice.index(3)]),
+        unopened_one_in: [0, 10][dice.index(2)],
     });
     config
 }

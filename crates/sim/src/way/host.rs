@@ -10,24 +10,21 @@ use core::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
 
 use netraid_block::{DeviceInfo, Op, Pool, narrow};
-use netraid_control::units::{Generation, Moment, PlanId};
 use netraid_iscsi_proto::{
     chap::Challenge,
     target::{ConnectionId, Limits, Link, Node, Realm, Setup},
 };
 use netraid_node::{Gate, Service};
-use netraid_scsi::{
-    Identity, MediumRequest, Reservations, TargetDevice, UnitAttention, UnitConfig,
-};
+use netraid_scsi::{Identity, MediumRequest, Reservations, UnitAttention, UnitConfig};
 use rand::RngCore as _;
 
 use super::{
-    agent::{self, Agent},
+    agent::Agent,
     counts::{Count, Counts},
     desk::{Desk, Event},
     interface::{DiskConfig, EngineId, HostConfig, HostId, LineId, StreamId},
     line::{PORT, target_name},
-    reach::{Begun, LUN, Reach, ServedLun, Shared, Work},
+    reach::{Begun, LUN, Reach, ServedLun, ServedRealm, Shared, Work},
     served::Served,
     stream::{End, Streams},
 };
@@ -37,6 +34,7 @@ use crate::{
     time::Time,
 };
 
+mod segments;
 mod works;
 
 /// One request in so many straggles while some do.
@@ -74,6 +72,7 @@ pub(super) struct Host {
     dice: Dice,
     pool: Pool,
     agent: Option<Rc<Agent>>,
+    segments: segments::Desk,
 }
 
 /// A target program that runs.
@@ -129,6 +128,7 @@ impl Host {
             dice,
             pool,
             agent,
+            segments: segments::Desk::default(),
         }
     }
 
@@ -191,7 +191,7 @@ impl Host {
     /// The LUN leaves its target.
     pub(super) fn remove_lun(&mut self, desk: &mut Desk) {
         let (Some(program), Some(lun)) = (&self.program, self.lun()) else { return };
-        program.shared.units.borrow_mut().retire(LUN);
+        program.shared.realm().units.borrow_mut().retire(LUN);
         lun.house().set(Gate::Leaving);
         // It may have been held, and taken away for that.
         self.is_taken_away = false;
@@ -203,22 +203,23 @@ impl Host {
         let unit = self.unit(None);
         let Some(program) = &self.program else { return true };
         let shared = &program.shared;
-        if shared.lun.borrow().is_some() {
+        let realm = shared.realm();
+        if realm.lun.borrow().is_some() {
             return false;
         }
-        let added = shared.units.borrow_mut().add(LUN, unit);
+        let added = realm.units.borrow_mut().add(LUN, unit);
         assert!(added.is_ok(), "{:?}: its LUN is taken: {added:?}", self.id);
         self.is_taken_away = false;
         self.incarnations += 1;
         let lun = ServedLun::new(self.incarnations, self.config.persists);
-        *shared.lun.borrow_mut() = Some(lun);
-        shared.node.borrow_mut().add_lun(self.realm(), LUN);
+        *realm.lun.borrow_mut() = Some(lun);
+        shared.node.borrow_mut().add_lun(realm.id, LUN);
         desk.watch.note_program_over(self.id, false);
         true
     }
 
     fn lun(&self) -> Option<ServedLun> {
-        self.program.as_ref()?.shared.lun.borrow().clone()
+        self.program.as_ref()?.shared.realm().lun.borrow().clone()
     }
 
     /// A device that is held or leaves is taken away once its gatehouse says that no command is there.
@@ -240,11 +241,15 @@ impl Host {
         if gate == Gate::Held {
             return desk.count(Count::TakenAway);
         }
+        if self.agent.is_some() {
+            return self.close_device(desk);
+        }
         desk.count(Count::LunRemoved);
         if let Some(program) = &self.program {
-            program.shared.units.borrow_mut().remove(LUN);
-            *program.shared.lun.borrow_mut() = None;
-            program.shared.node.borrow_mut().remove_lun(self.realm(), LUN);
+            let realm = program.shared.realm();
+            realm.units.borrow_mut().remove(LUN);
+            *realm.lun.borrow_mut() = None;
+            program.shared.node.borrow_mut().remove_lun(realm.id, LUN);
         }
     }
 
@@ -274,26 +279,42 @@ impl Host {
         setup.ping_interval = self.config.ping_interval;
         setup.ping_timeout = self.config.ping_timeout;
         setup.asks_standing = self.agent.is_some();
-        let mut node = Node::new(Limits::DEFAULT);
-        node.add_lun(self.realm(), LUN);
         let remembered = self.remembered.take();
         if remembered.is_some() {
             desk.count(Count::Remembered);
         }
         let shared = Shared {
-            units: RefCell::new(TargetDevice::new([self.unit(remembered)])),
-            node: RefCell::new(node),
-            lun: RefCell::new(Some(ServedLun::new(self.incarnations, self.config.persists))),
+            realm: RefCell::new(ServedRealm::new(Realm::HOME)),
+            node: RefCell::new(Node::new(Limits::DEFAULT)),
             begun: RefCell::default(),
             agent: self.agent.clone(),
             wakes: RefCell::default(),
         };
+        // That of an agent is served once it is opened.
+        if self.agent.is_none() {
+            self.serve_disk(&shared, shared.realm(), remembered);
+        }
         self.program = Some(Program {
             number: self.programs,
             shared: Rc::new(shared),
             setup: Arc::new(setup),
             served: BTreeMap::new(),
         });
+    }
+
+    /// The disk is the LUN of this realm from now on.
+    fn serve_disk(
+        &self,
+        shared: &Shared,
+        realm: Rc<ServedRealm>,
+        remembered: Option<Reservations>,
+    ) {
+        let added = realm.units.borrow_mut().add(LUN, self.unit(remembered));
+        assert!(added.is_ok(), "{:?}: its LUN is taken: {added:?}", self.id);
+        let lun = ServedLun::new(self.incarnations, self.config.persists);
+        *realm.lun.borrow_mut() = Some(lun);
+        shared.node.borrow_mut().add_lun(realm.id, LUN);
+        *shared.realm.borrow_mut() = realm;
     }
 
     fn unit(&self, remembered: Option<Reservations>) -> UnitConfig {
@@ -328,9 +349,7 @@ impl Host {
         self.remembered = self.reservations();
         let keeps = self.remembered.is_some() || !self.kept.is_empty();
         desk.watch.note_program_over(self.id, keeps);
-        if let Some(agent) = &self.agent {
-            agent.forget_all();
-        }
+        self.end_segments();
         if let Some(program) = self.program.take() {
             desk.counts += counts_of(&program.shared.node.borrow());
             for served in program.served.into_values() {
@@ -357,7 +376,8 @@ impl Host {
     /// What is registered at a disk that keeps that; all sessions have ended.
     fn reservations(&self) -> Option<Reservations> {
         let program = self.program.as_ref().filter(|_| self.config.remembers)?;
-        let mut units = program.shared.units.borrow_mut();
+        let realm = program.shared.realm();
+        let mut units = realm.units.borrow_mut();
         let unit = units.unit_mut([0; 8])?;
         let sessions: Vec<_> = unit.claimants().collect();
         sessions.into_iter().for_each(|session| unit.remove_nexus(session));
@@ -375,7 +395,7 @@ impl Host {
         let is_fit = is_open && !self.works.values().any(is_read);
         let Some(program) = self.program.as_ref().filter(|_| is_fit) else { return false };
         // A target that was reset by somebody's task management function says so otherwise, and its cache is kept (SBC-3).
-        if let Some(unit) = program.shared.units.borrow_mut().unit_mut([0; 8]) {
+        if let Some(unit) = program.shared.realm().units.borrow_mut().unit_mut([0; 8]) {
             unit.raise(UnitAttention::PowerOn, None);
         }
         desk.count(Count::Reset);
@@ -490,58 +510,6 @@ impl Host {
         program.map_or_else(Counts::default, |program| counts_of(&program.shared.node.borrow()))
     }
 
-    /// Where its logical unit is.
-    const fn realm(&self) -> Realm {
-        if self.agent.is_some() { agent::REALM } else { Realm::HOME }
-    }
-
-    /// Its agent, if it is one's, by the clock of the moment.
-    fn agent(&self, desk: &Desk) -> Option<Rc<Agent>> {
-        let agent = self.agent.clone()?;
-        agent.set_clock(desk.clock());
-        Some(agent)
-    }
-
-    /// The segment has this generation from now on.
-    pub(super) fn raise(&self, generation: Generation) {
-        if let Some(agent) = &self.agent {
-            agent.raise(generation);
-        }
-    }
-
-    /// A plan lasts until this moment.
-    pub(super) fn extend_plan(&self, plan: PlanId, until: Moment) {
-        if let Some(agent) = &self.agent {
-            agent.extend(plan, until);
-        }
-    }
-
-    /// A plan ends.
-    pub(super) fn end_plan(&mut self, desk: &mut Desk, plan: PlanId) {
-        let ended = self.agent(desk).map(|agent| agent.end_plan(plan));
-        self.end_sessions(desk, ended.unwrap_or_default());
-    }
-
-    /// Sessions whose grants hold no more end.
-    pub(super) fn end_lapsed(&mut self, desk: &mut Desk) {
-        let ended = self.agent(desk).map(|agent| agent.end_lapsed());
-        self.end_sessions(desk, ended.unwrap_or_default());
-    }
-
-    /// Whether commands of sessions that were ended are at the device.
-    pub(super) fn drains(&self) -> bool {
-        self.agent.as_ref().is_some_and(|agent| agent.drains())
-    }
-
-    fn end_sessions(&mut self, desk: &mut Desk, ended: Vec<ConnectionId>) {
-        let Some(program) = &self.program else { return };
-        for id in ended {
-            program.shared.node.borrow_mut().drop_connection(id);
-        }
-        program.shared.gather_wakes();
-        self.collect(desk);
-    }
-
     /// What has ended and left is over: nothing of it may be at the disk.
     fn note_over(&self) {
         let over = self.agent.as_ref().map(|agent| agent.newly_over()).unwrap_or_default();
@@ -601,6 +569,7 @@ impl Host {
         }
         self.look_at_gate(desk);
         self.note_over();
+        self.look_at_segments(desk);
     }
 }
 

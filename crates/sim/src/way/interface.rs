@@ -5,9 +5,10 @@ use core::{ops::RangeInclusive, time::Duration};
 use netraid_block::{IoError, Op, SgList};
 use netraid_control::{
     keys::Keyring,
-    units::{AgentId, Generation, MediatorId, Moment, SegmentId},
+    units::{AgentId, Generation, MediatorId, Moment, PlanId, SegmentId},
 };
 use netraid_iscsi_proto::{chap::Credentials, initiator::random_isid, negotiation::Wishes};
+use netraid_node::segments::Stuck;
 use netraid_remote::{Event, Opened, OrderId, Reason};
 
 use crate::{disk::DiskShape, time::Time};
@@ -172,6 +173,21 @@ pub struct AgentConfig {
     pub generation: Generation,
     /// The wall clock when the run begins.
     pub begins: Moment,
+    /// For how long nobody uses the segment until its device is closed.
+    pub idle_limit: Duration,
+    /// One opening in so many fails, for want of something.
+    pub unopened_one_in: u32,
+}
+
+/// What the owner of a segment orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentOrder {
+    /// It has this generation, which the agent knows already: sessions of older ones end.
+    Raise(Generation),
+    /// A plan ends, and the sessions that it let in.
+    EndPlan(PlanId),
+    /// It is closed.
+    Close,
 }
 
 impl HostConfig {
@@ -266,6 +282,17 @@ pub enum News<U> {
     Told(Event),
     /// All is over: nothing comes any more.
     Closed,
+}
+
+/// How an order of a segment's owner ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ordered {
+    /// It is done.
+    Done,
+    /// It was not done in time.
+    Stuck(Stuck),
+    /// The program died, or there was none: nothing of any session is at the disk.
+    Died,
 }
 
 /// What [`super::Net::step`] did.

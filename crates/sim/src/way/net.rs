@@ -13,7 +13,7 @@ use super::{
     host::{Host, Loss},
     interface::{
         Cut, Death, Effect, EngineId, Fate, HostConfig, HostId, LineConfig, LineId, Manners, News,
-        Step, StreamId, Way,
+        Ordered, SegmentOrder, Step, StreamId, Way,
     },
     line::{AllNews, Item, Line},
     stream::{End, Streams},
@@ -190,6 +190,10 @@ impl<U, X> Net<U, X> {
                 self.hosts[host.0].serve(desk, &mut self.streams, (program, id));
             }
             Event::Break(id) => self.break_off(id),
+            Event::Segment(host, program, turn) => {
+                desk.trace.mix(&[time, 6, host.0 as u64]);
+                self.hosts[host.0].handle_turn(desk, program, turn);
+            }
             Event::Done(host, number) => {
                 desk.trace.mix(&[time, 5, host.0 as u64, number]);
                 self.hosts[host.0].handle_done(desk, &self.streams, number);
@@ -477,30 +481,29 @@ impl<U, X> Net<U, X> {
         self.hosts[host.0].add_lun(&mut self.desk)
     }
 
-    /// The segment of an agent's host has this generation from now on; see [`Self::end_lapsed`].
+    /// An agent stores that its segment has this generation: its program is told by an order.
     pub fn raise(&mut self, host: HostId, generation: Generation) {
         self.hosts[host.0].raise(generation);
     }
 
     /// A plan lasts until this moment at an agent's host.
     pub fn extend_plan(&mut self, host: HostId, plan: PlanId, until: Moment) {
-        self.hosts[host.0].extend_plan(plan, until);
+        self.hosts[host.0].extend_plan(&self.desk, plan, until);
     }
 
-    /// A plan ends at an agent's host, and with it the sessions that it let in.
-    pub fn end_plan(&mut self, host: HostId, plan: PlanId) {
-        self.hosts[host.0].end_plan(&mut self.desk, plan);
+    /// The owner of the segment of an agent's host gives an order: [`Self::poll_order`] tells by this number how it ended.
+    pub fn order_segment(&mut self, host: HostId, order: SegmentOrder) -> u64 {
+        self.hosts[host.0].order_segment(&mut self.desk, order)
     }
 
-    /// An agent's host ends the sessions whose grants hold no more.
-    pub fn end_lapsed(&mut self, host: HostId) {
-        self.hosts[host.0].end_lapsed(&mut self.desk);
+    /// An order that has ended.
+    pub fn poll_order(&mut self, host: HostId) -> Option<(u64, Ordered)> {
+        self.hosts[host.0].poll_order()
     }
 
-    /// Whether commands of sessions that were ended are at the device of an agent's host.
-    #[must_use]
-    pub fn drains(&self, host: HostId) -> bool {
-        self.hosts[host.0].drains()
+    /// The program of an agent's host looks whose grants are over.
+    pub fn watch_segment(&mut self, host: HostId) {
+        self.hosts[host.0].watch_segment(&mut self.desk);
     }
 
     /// Requests at a disk now.

@@ -7,13 +7,17 @@ use std::{
 };
 
 use netraid_block::{Op, SgList, narrow};
-use netraid_control::derived::{ByteRange, Pieces};
+use netraid_control::{
+    derived::{ByteRange, Pieces},
+    token::Grant,
+};
 use netraid_iscsi_proto::{
     machine::TaskId,
-    target::{Claim, ConnectionId, Node},
+    target::{Claim, ConnectionId, Node, Realm},
 };
 use netraid_node::{
     Access, Counted, Entry, Gate, Gatehouse, LoggedIn, Lun, Outside, Pacing, Place, Ticket,
+    segments::Knocked,
 };
 use netraid_scsi::{MediumRequest, Refusal, TargetDevice};
 
@@ -22,12 +26,26 @@ use super::agent::{Agent, Visitor};
 /// The number of the LUN that a host has.
 pub(super) const LUN: u16 = 0;
 
-/// What all connections of a program share.
-pub(super) struct Shared {
+/// The logical units that some sessions of a program share: all of them, or those of a segment.
+pub(super) struct ServedRealm {
+    pub(super) id: Realm,
     pub(super) units: RefCell<TargetDevice>,
-    pub(super) node: RefCell<Node>,
     /// None while it is removed.
     pub(super) lun: RefCell<Option<ServedLun>>,
+}
+
+impl ServedRealm {
+    pub(super) fn new(id: Realm) -> Rc<Self> {
+        let (units, lun) = (RefCell::new(TargetDevice::new([])), RefCell::new(None));
+        Rc::new(Self { id, units, lun })
+    }
+}
+
+/// What all connections of a program share.
+pub(super) struct Shared {
+    /// The realm that has the disk.
+    pub(super) realm: RefCell<Rc<ServedRealm>>,
+    pub(super) node: RefCell<Node>,
     /// What was begun and is not at the disk yet.
     pub(super) begun: RefCell<Vec<Begun>>,
     /// Whose tokens let in, where they do.
@@ -134,8 +152,11 @@ impl Lun for ServedLun {
 /// What one connection reaches.
 pub(super) struct Reach {
     shared: Rc<Shared>,
+    realm: Rc<ServedRealm>,
     connection: ConnectionId,
     initiator: String,
+    /// What a token that was proven grants, while its segment is waited for.
+    grant: Option<Grant>,
     /// What a token let the session in to.
     visitor: Option<Rc<Visitor>>,
     /// Nothing is begun any more.
@@ -143,11 +164,13 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    pub(super) const fn new(shared: Rc<Shared>, connection: ConnectionId) -> Self {
+    pub(super) fn new(shared: Rc<Shared>, connection: ConnectionId) -> Self {
         Self {
+            realm: shared.realm(),
             shared,
             connection,
             initiator: String::new(),
+            grant: None,
             visitor: None,
             is_stopped: Cell::new(false),
         }
@@ -172,22 +195,22 @@ impl Outside for Reach {
     type Pacing = Nobody;
 
     fn units(&self) -> impl DerefMut<Target = TargetDevice> {
-        self.shared.units.borrow_mut()
+        self.realm.units.borrow_mut()
     }
 
     fn units_and_lun(
         &mut self,
         number: Option<u16>,
     ) -> (impl DerefMut<Target = TargetDevice>, Option<ServedLun>) {
-        (self.shared.units.borrow_mut(), number.and_then(|number| self.lun(number)))
+        (self.realm.units.borrow_mut(), number.and_then(|number| self.lun(number)))
     }
 
     fn lun(&self, number: u16) -> Option<ServedLun> {
-        self.shared.lun.borrow().clone().filter(|_| number == LUN)
+        self.realm.lun.borrow().clone().filter(|_| number == LUN)
     }
 
     fn is_current(&self, lun: &ServedLun) -> bool {
-        self.shared.lun.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(&lun.0, &own.0))
+        self.realm.lun.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(&lun.0, &own.0))
     }
 
     fn node(&self) -> impl DerefMut<Target = Node> {
@@ -251,13 +274,30 @@ impl Outside for Reach {
     fn count_aborted(&self, _lun: Option<&ServedLun>) {}
 
     fn judge(&mut self, claim: &Claim<'_>) -> Entry {
-        let agent = self.shared.agent.as_ref();
-        self.visitor = agent.and_then(|agent| agent.let_in(self.connection, claim));
-        self.visitor.as_ref().map_or(Entry::Refused, |visitor| visitor.entry())
+        let Some(agent) = &self.shared.agent else { return Entry::Refused };
+        self.grant = agent.admit(claim);
+        match &self.grant {
+            None => Entry::Refused,
+            Some(grant) => {
+                agent.knock(self.connection, grant);
+                self.poll_entry()
+            }
+        }
     }
 
     fn poll_entry(&mut self) -> Entry {
-        Entry::Refused
+        let Some(agent) = &self.shared.agent else { return Entry::Refused };
+        let place = match agent.answer(self.connection) {
+            Knocked::Later => return Entry::Later,
+            Knocked::Shut => return Entry::Refused,
+            Knocked::Exhausted => return Entry::Exhausted,
+            Knocked::Open(place) => place,
+        };
+        let grant = self.grant.take();
+        self.visitor = grant.and_then(|grant| agent.let_in(self.connection, place, grant));
+        let Some(visitor) = &self.visitor else { return Entry::Refused };
+        self.realm = visitor.place().realm.clone();
+        visitor.entry()
     }
 
     fn log_in(&mut self, login: LoggedIn) {
@@ -266,15 +306,19 @@ impl Outside for Reach {
 
     fn leave(&mut self) {
         if let Some(agent) = &self.shared.agent {
-            agent.forget(self.connection);
+            agent.leave(self.connection, self.visitor.as_ref());
         }
-        if let Some(lun) = &*self.shared.lun.borrow() {
+        if let Some(lun) = &*self.realm.lun.borrow() {
             lun.0.users.borrow_mut().retain(|user| *user != self.connection);
         }
     }
 }
 
 impl Shared {
+    pub(super) fn realm(&self) -> Rc<ServedRealm> {
+        self.realm.borrow().clone()
+    }
+
     pub(super) fn gather_wakes(&self) {
         let (mut node, mut wakes) = (self.node.borrow_mut(), self.wakes.borrow_mut());
         while let Some(id) = node.poll_wake() {

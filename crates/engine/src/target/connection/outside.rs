@@ -12,6 +12,7 @@ use netraid_iscsi_proto::{
 };
 use netraid_node::{
     Access, Barred, Counted, Entry, Gate, LoggedIn, Lun, Needs, Outside, Place, Ticket,
+    segments::Knocked,
 };
 use netraid_scsi::{MediumRequest, Refusal, TargetDevice, View};
 use tokio::sync::Notify;
@@ -19,12 +20,12 @@ use tokio::sync::Notify;
 use crate::{
     completions::CompletionQueue,
     target::{
-        Shared,
+        Admitted, Shared,
         guests::Guest,
         luns::{SeenLun, SeenLuns, ServedLun},
         pacing::Paced,
         realm::ServedRealm,
-        segments::{Knock, Knocked, Segments},
+        segments::{Segment, Segments},
         sessions::SessionEntry,
     },
 };
@@ -42,13 +43,13 @@ pub(super) struct Reach {
     /// Wakes this connection.
     waker: Arc<Notify>,
     /// Its login waits for its segment.
-    knock: Option<Arc<Knock>>,
-    guest: Option<Admitted>,
+    admitted: Option<Admitted>,
+    guest: Option<LetIn>,
     share: Option<PacedSession>,
 }
 
 /// A session that a token let in.
-pub(super) struct Admitted {
+pub(super) struct LetIn {
     guest: Arc<Guest>,
     shared: Arc<Shared>,
 }
@@ -76,7 +77,7 @@ impl Reach {
             luns: SeenLuns::default(),
             queue: Some(queue),
             waker,
-            knock: None,
+            admitted: None,
             guest: None,
             share,
         }
@@ -103,20 +104,31 @@ impl Reach {
         self.queue = None;
     }
 
-    fn let_in(&mut self, segments: &Segments, knock: &Knock) -> Option<Standing> {
-        let guest = self.shared.enter(segments, self.session.connection, knock)?;
-        let standing = guest.standing();
-        self.realm = guest.segment.realm().clone();
-        self.luns = SeenLuns::default();
-        self.session.let_in(guest.clone());
-        self.guest = Some(Admitted { guest, shared: self.shared.clone() });
-        Some(standing)
+    fn let_in(&mut self, segments: &Segments, segment: Arc<Segment>) -> Option<Standing> {
+        let (admitted, id) = (self.admitted.take()?, self.session.connection);
+        let key = segment.key.1;
+        match segments.enter(id, (segment, admitted)) {
+            Ok(guest) => {
+                let standing = guest.standing();
+                self.realm = guest.segment.realm().clone();
+                self.luns = SeenLuns::default();
+                self.session.let_in(guest.clone());
+                self.guest = Some(LetIn { guest, shared: self.shared.clone() });
+                Some(standing)
+            }
+            Err(error) => {
+                if self.shared.may_tell() {
+                    tracing::warn!(peer = %self.session.peer, segment = %key, %error, "nobody is let in");
+                }
+                None
+            }
+        }
     }
 }
 
 impl Outside for Reach {
     type Lun = SeenLun;
-    type Guest = Admitted;
+    type Guest = LetIn;
     type Pacing = PacedSession;
 
     fn units(&self) -> impl DerefMut<Target = TargetDevice> {
@@ -149,7 +161,7 @@ impl Outside for Reach {
     }
 
     #[inline]
-    fn guest(&self) -> Option<&Admitted> {
+    fn guest(&self) -> Option<&LetIn> {
         self.guest.as_ref()
     }
 
@@ -233,29 +245,22 @@ impl Outside for Reach {
                 Entry::Granted(Standing { ends_others: false, ..Standing::default() })
             }
             Some(admitted) => {
-                self.knock = Some(shared.knock(segments, admitted, self.waker.clone()));
+                segments.knock(self.session.connection, &admitted, self.now());
+                self.admitted = Some(admitted);
                 self.poll_entry()
             }
         }
     }
 
     fn poll_entry(&mut self) -> Entry {
-        let answer = self.knock.as_ref().map(|knock| knock.answer());
-        match answer {
-            None => Entry::Refused,
-            Some(None) => Entry::Later,
-            Some(Some(answer)) => {
-                let (knock, shared) = (self.knock.take(), self.shared.clone());
-                let (Some(knock), Some(segments)) = (knock, &shared.segments) else {
-                    return Entry::Refused;
-                };
-                match answer {
-                    Knocked::Exhausted => Entry::Exhausted,
-                    Knocked::Shut => Entry::Refused,
-                    Knocked::Open => {
-                        self.let_in(segments, &knock).map_or(Entry::Refused, Entry::Granted)
-                    }
-                }
+        let shared = self.shared.clone();
+        let Some(segments) = &shared.segments else { return Entry::Refused };
+        match segments.answer(self.session.connection) {
+            Knocked::Later => Entry::Later,
+            Knocked::Shut => Entry::Refused,
+            Knocked::Exhausted => Entry::Exhausted,
+            Knocked::Open(segment) => {
+                self.let_in(segments, segment).map_or(Entry::Refused, Entry::Granted)
             }
         }
     }
@@ -266,7 +271,7 @@ impl Outside for Reach {
         if let (SessionType::Normal, Some(paced)) = (session, &self.shared.paced) {
             let (id, waker) = (self.session.connection, self.waker.clone());
             match &self.guest {
-                Some(Admitted { guest, .. }) => paced.enter_plan(self.now(), id, guest, waker),
+                Some(LetIn { guest, .. }) => paced.enter_plan(self.now(), id, guest, waker),
                 None => paced.enter(id, &initiator, waker),
             }
         }
@@ -281,9 +286,8 @@ impl Outside for Reach {
         }
         self.realm.luns.forget_user(id);
         self.shared.sessions.remove(id);
-        if let (Some(segments), Some(Admitted { guest, .. })) = (&self.shared.segments, &self.guest)
-        {
-            segments.leave(guest);
+        if let Some(segments) = &self.shared.segments {
+            segments.leave(id, self.guest.as_ref().map(|let_in| &let_in.guest), self.now());
         }
         self.shared.wakers.lock().remove(&id);
     }
@@ -326,7 +330,7 @@ impl Lun for SeenLun {
     }
 }
 
-impl Admitted {
+impl LetIn {
     /// Whoever knows of tokens, and the time.
     fn judges(&self) -> Result<(&Segments, Duration), Barred> {
         let segments = self.shared.segments.as_ref().ok_or(Barred)?;
@@ -334,7 +338,7 @@ impl Admitted {
     }
 }
 
-impl netraid_node::Guest for Admitted {
+impl netraid_node::Guest for LetIn {
     fn may(&self, needs: Needs) -> Result<(), Barred> {
         let (segments, at) = self.judges()?;
         self.guest.may(&*segments.admission, needs, at)
@@ -355,11 +359,15 @@ impl netraid_node::Guest for Admitted {
     }
 
     fn enter(&self) {
-        self.guest.enter();
+        self.guest.running.enter();
     }
 
     fn leave(&self) {
-        self.guest.leave();
+        if self.guest.running.leave()
+            && let Some(segments) = &self.shared.segments
+        {
+            segments.settle();
+        }
     }
 
     fn view(&self) -> Option<&View> {
