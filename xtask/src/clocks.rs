@@ -41,7 +41,7 @@ const MAY: [(&str, usize); 45] = [
     ("crates/engine/src/target/mod.rs", 3),
     ("crates/engine/src/target/pacing.rs", 5),
     ("crates/engine/src/target/reports.rs", 2),
-    ("crates/engine/src/target/segments.rs", 9),
+    ("crates/engine/src/target/segments.rs", 7),
     ("crates/engine/src/target/sessions.rs", 1),
     ("crates/engine/src/target/threads.rs", 1),
     ("crates/engine/src/wire.rs", 1),

@@ -451,7 +451,6 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
         };
         segment.holds_reservations = holds_reservations;
         match then {
-            Then::Sleep if planted(Planted::SleepForgetsUnit) => self.forget(key),
             Then::Sleep => segment.stage = Stage::Asleep,
             Then::Reopen => {
                 segment.stage = Stage::Opening { is_wanted: true };

@@ -118,7 +118,7 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
         for id in late {
             let Some(order) = self.orders.remove(&id) else { continue };
             // The last command may have left since it was looked at: commands do not wait for the table.
-            let stuck = self.stuck(order.awaits).filter(|_| !planted(Planted::TimeIsUpMeansDone));
+            let stuck = self.stuck(order.awaits);
             self.actions.push_back(Action::Done(id, stuck.map_or(Ok(order.ended), Err)));
         }
     }

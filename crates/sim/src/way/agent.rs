@@ -35,9 +35,6 @@ use super::{
     reach::ServedRealm,
 };
 
-/// How long a login waits for its segment at most, unless its host stands still.
-const KNOCK_LIMIT: Duration = Duration::from_millis(1500);
-
 type Table = Segments<Rc<Place>, Rc<Visitor>>;
 
 /// The agent of a host: it outlives the programs, and its table of segments does not.
@@ -53,8 +50,8 @@ pub(super) struct Agent {
     revoked: RefCell<Vec<PlanId>>,
     table: RefCell<Table>,
     visitors: RefCell<Vec<Rc<Visitor>>>,
-    /// Logins that wait, and since when.
-    knocks: RefCell<Vec<(ConnectionId, Duration)>>,
+    /// Logins that wait for their segment.
+    knocks: RefCell<Vec<ConnectionId>>,
     is_open: Cell<bool>,
     /// The owner has ordered it to be closed.
     is_closed: Cell<bool>,
@@ -153,7 +150,7 @@ impl Agent {
         let clock = self.clock.get();
         self.tell(generation);
         self.change().knock(connection, (self.key(), generation), clock, make);
-        self.knocks.borrow_mut().push((connection, clock));
+        self.knocks.borrow_mut().push(connection);
     }
 
     pub(super) fn answer(&self, connection: ConnectionId) -> Knocked<Rc<Place>> {
@@ -275,13 +272,9 @@ impl Agent {
         visitors.iter().any(|one| one.connection() == connection && one.ends_by(order))
     }
 
-    /// The login that has waited for too long for its segment, if there is one.
-    pub(super) fn waits_too_long(&self, stood_still_until: Duration) -> Option<ConnectionId> {
-        let knocks = self.knocks.borrow();
-        let is_late = |since: &Duration| {
-            self.clock.get() > stood_still_until.max(*since).saturating_add(KNOCK_LIMIT)
-        };
-        knocks.iter().find(|(_, since)| is_late(since)).map(|(connection, _)| *connection)
+    /// A login that waits for its segment.
+    pub(super) fn waiting_login(&self) -> Option<ConnectionId> {
+        self.knocks.borrow().first().copied()
     }
 
     /// Those that were ended, and have no command at the device, are over. The ones that became so now.
@@ -335,7 +328,8 @@ impl Agent {
         (!is_right).then(|| format!("{connection:?} changes reservations without a right to it"))
     }
 
-    fn forget_knock(&self, connection: ConnectionId) {
-        self.knocks.borrow_mut().retain(|(known, _)| *known != connection);
+    /// A login waits no more.
+    pub(super) fn forget_knock(&self, connection: ConnectionId) {
+        self.knocks.borrow_mut().retain(|known| *known != connection);
     }
 }

@@ -23,10 +23,8 @@ impl Guests {
         self.plan_fault();
         let guest = self.dice.index(GUESTS);
         let (engine, host) = (self.engines[guest], self.host);
-        match self.dice.below(13) {
+        match self.dice.below(14) {
             0..=3 => self.end_plan(guest),
-            10 | 11 => self.extend_plan(guest),
-            12 => self.close(),
             4 | 5 => self.fence(),
             6 => {
                 let (now, lost) = (Some(Duration::ZERO), Fate::Lost);
@@ -44,7 +42,13 @@ impl Guests {
                 let wait = Duration::from_millis(self.dice.below(200));
                 self.net.put_in(wait, Happening::Start);
             }
-            _ => self.die(guest),
+            9 => self.die(guest),
+            10 | 11 => self.extend_plan(guest),
+            12 => self.close(),
+            _ => {
+                // Said once more, it changes nothing.
+                self.order(SegmentOrder::Raise(self.generation));
+            }
         }
     }
 

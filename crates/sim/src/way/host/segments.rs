@@ -15,15 +15,12 @@ use netraid_node::{
 };
 
 use super::Host;
-use crate::{
-    time::Time,
-    way::{
-        agent::{Agent, Place, Visitor},
-        counts::Count,
-        desk::{Desk as WorldDesk, Event, Turn},
-        interface::{Ordered, SegmentOrder},
-        reach::LUN,
-    },
+use crate::way::{
+    agent::{Agent, Place, Visitor},
+    counts::Count,
+    desk::{Desk as WorldDesk, Event, Turn},
+    interface::{Ordered, SegmentOrder},
+    reach::LUN,
 };
 
 /// One opening or closing in so many takes long.
@@ -92,10 +89,6 @@ impl Host {
         }
         agent.set_clock(desk.clock());
         agent.poll();
-        let stood_still_until = self.hung_until.since(Time::START);
-        if let Some(connection) = agent.waits_too_long(stood_still_until) {
-            unreachable!("{:?}: {connection:?} waits for ever for its segment", self.id);
-        }
         self.collect(desk);
     }
 
@@ -115,6 +108,15 @@ impl Host {
         desk.counts.add_many(Count::LoginWaited, agent.waited.take());
         if agent.has_changed.take() {
             self.look_soon(desk);
+        }
+        let rests = !self.segments.looks && self.segments.place.is_none();
+        if let Some(connection) = self.agent.as_ref().and_then(|agent| agent.waiting_login())
+            && rests
+        {
+            unreachable!(
+                "{:?}: {connection:?} waits for its segment, and nobody opens it",
+                self.id
+            );
         }
     }
 
@@ -199,7 +201,10 @@ impl Host {
                     program.shared.gather_wakes();
                 }
             }
-            Action::Wake(connection) => self.wake_login(connection),
+            Action::Wake(connection) => {
+                agent.forget_knock(connection);
+                self.wake_login(connection);
+            }
             Action::Done(id, result) => {
                 let Some((number, order)) = self.segments.given.remove(&id) else {
                     unreachable!("{:?}: {id:?} is done, which was not given", self.id)
