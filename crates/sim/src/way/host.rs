@@ -18,6 +18,7 @@ use netraid_node::{Gate, Service};
 use netraid_scsi::{Identity, MediumRequest, Reservations, UnitAttention, UnitConfig};
 use rand::RngCore as _;
 
+use self::segments::SegmentDesk;
 use super::{
     agent::Agent,
     counts::{Count, Counts},
@@ -72,7 +73,7 @@ pub(super) struct Host {
     dice: Dice,
     pool: Pool,
     agent: Option<Rc<Agent>>,
-    segments: segments::Desk,
+    segments: SegmentDesk,
 }
 
 /// A target program that runs.
@@ -128,7 +129,7 @@ impl Host {
             dice,
             pool,
             agent,
-            segments: segments::Desk::default(),
+            segments: SegmentDesk::default(),
         }
     }
 

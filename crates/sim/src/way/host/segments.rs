@@ -18,7 +18,7 @@ use super::Host;
 use crate::way::{
     agent::{Agent, Place, Visitor},
     counts::Count,
-    desk::{Desk as WorldDesk, Event, Turn},
+    desk::{Desk, Event, Turn},
     interface::{Ordered, SegmentOrder},
     reach::LUN,
 };
@@ -28,7 +28,7 @@ const LONG_ONE_IN: u32 = 6;
 
 /// Orders, and the device that is opened or closed.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct SegmentDesk {
     /// Orders that the program was not given yet.
     asked: VecDeque<(u64, SegmentOrder)>,
     given: BTreeMap<OrderId, (u64, SegmentOrder)>,
@@ -49,7 +49,7 @@ impl Host {
     }
 
     /// A plan lasts until this moment.
-    pub(in crate::way) fn extend_plan(&self, desk: &WorldDesk, plan: PlanId, until: Moment) {
+    pub(in crate::way) fn extend_plan(&self, desk: &Desk, plan: PlanId, until: Moment) {
         if let Some(agent) = &self.agent {
             agent.set_clock(desk.clock());
             agent.extend(plan, until);
@@ -57,11 +57,7 @@ impl Host {
     }
 
     /// The owner of the segment gives an order, and learns by this number how it ended.
-    pub(in crate::way) fn order_segment(
-        &mut self,
-        desk: &mut WorldDesk,
-        order: SegmentOrder,
-    ) -> u64 {
+    pub(in crate::way) fn order_segment(&mut self, desk: &mut Desk, order: SegmentOrder) -> u64 {
         self.segments.orders += 1;
         let number = self.segments.orders;
         if let (Some(agent), SegmentOrder::EndPlan(plan)) = (&self.agent, order) {
@@ -82,7 +78,7 @@ impl Host {
     }
 
     /// The program looks whose grants are over.
-    pub(in crate::way) fn watch_segment(&mut self, desk: &mut WorldDesk) {
+    pub(in crate::way) fn watch_segment(&mut self, desk: &mut Desk) {
         let Some(agent) = self.agent.clone().filter(|_| self.program.is_some()) else { return };
         if self.hung_until > desk.now() {
             return;
@@ -96,14 +92,14 @@ impl Host {
     pub(super) fn end_segments(&mut self) {
         let Some(agent) = &self.agent else { return };
         agent.forget_all();
-        let Desk { asked, given, ended, .. } = &mut self.segments;
+        let SegmentDesk { asked, given, ended, .. } = &mut self.segments;
         let numbers = asked.drain(..).chain(core::mem::take(given).into_values());
         ended.extend(numbers.map(|(number, _)| (number, Ordered::Died)));
         (self.segments.place, self.segments.looks) = (None, false);
     }
 
     /// Where the table may have something to be done, the program looks soon.
-    pub(super) fn look_at_segments(&mut self, desk: &mut WorldDesk) {
+    pub(super) fn look_at_segments(&mut self, desk: &mut Desk) {
         let Some(agent) = &self.agent else { return };
         desk.counts.add_many(Count::LoginWaited, agent.waited.take());
         if agent.has_changed.take() {
@@ -120,14 +116,14 @@ impl Host {
         }
     }
 
-    fn look_soon(&mut self, desk: &mut WorldDesk) {
+    fn look_soon(&mut self, desk: &mut Desk) {
         if !core::mem::replace(&mut self.segments.looks, true) {
             let wait = desk.scheduling();
             desk.agenda.put_in(wait, Event::Segment(self.id, self.programs, Turn::Look));
         }
     }
 
-    pub(in crate::way) fn handle_turn(&mut self, desk: &mut WorldDesk, program: u32, turn: Turn) {
+    pub(in crate::way) fn handle_turn(&mut self, desk: &mut Desk, program: u32, turn: Turn) {
         let Some(agent) = self.agent.clone() else { return };
         if self.program.is_none() || self.programs != program {
             return;
@@ -162,7 +158,7 @@ impl Host {
 
     fn carry_out_action(
         &mut self,
-        desk: &mut WorldDesk,
+        desk: &mut Desk,
         agent: &Agent,
         action: Action<Rc<Place>, Rc<Visitor>>,
     ) {
@@ -235,7 +231,7 @@ impl Host {
         assert!(!is_open, "{:?}: {order:?} is done, and the device is open", self.id);
     }
 
-    fn handle_opened(&mut self, desk: &mut WorldDesk, agent: &Agent, generation: Generation) {
+    fn handle_opened(&mut self, desk: &mut Desk, agent: &Agent, generation: Generation) {
         let place = self.segments.place.take();
         let (Some(place), Some(program)) = (place, &self.program) else { return };
         if self.dice.one_in(agent.config.unopened_one_in) {
@@ -253,7 +249,7 @@ impl Host {
     }
 
     /// The device is closed, and takes its time.
-    pub(super) fn close_device(&mut self, desk: &mut WorldDesk) {
+    pub(super) fn close_device(&mut self, desk: &mut Desk) {
         let is_used = self.works.values().any(|at| at.work.is_request());
         assert!(!is_used, "{:?}: a device is closed under a request", self.id);
         if let Some(agent) = &self.agent {
