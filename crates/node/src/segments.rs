@@ -1,13 +1,14 @@
 //! The segments of a target that lets in by tokens: which are open, which sessions use them, and what their owners order.
 //!
 //! ```text
-//! (unknown) -> opening -> open -> closing -> asleep -> opening    nobody has used it for a while: its device is closed,
-//!                                                                 its reservations are remembered
-//! open -> draining -> closing -> (unknown)                        its owner has closed it
+//! (unknown) -> opening -> open -> closing -> asleep      nobody has used it for a while: its device is closed, its
+//!              opening <------------+----------+         reservations are remembered until a login comes
+//! open -> draining -> closing -> (unknown)               its owner has closed it
+//! opening, closing, asleep -> (unknown)                  the same; or it cannot be opened, or too many are asleep
 //! ```
 //!
-//! The table decides; who owns it opens and closes devices, and drops connections, as [`Segments::next_action`] says, in that
-//! order, one at a time. A segment is a realm of its own, with one logical unit, LUN 0.
+//! The table decides; its owner begins what [`Segments::next_action`] says, in that order: opens and closes devices, and drops
+//! connections. A segment is a realm of its own, with one logical unit, LUN 0.
 //!
 //! Invariants: a session is in the table until none of its commands is at the device, whatever has become of its connection.
 //! An order is done when nothing of the sessions that it ends is at the device, and the table lets in none of them after. A
@@ -37,7 +38,7 @@ use netraid_planted::{Planted, planted};
 use self::orders::Order;
 pub use self::orders::{OrderId, Stuck};
 
-/// How often it is to be looked whose time is over ([`Segments::poll`]).
+/// How often the table looks whose time is over ([`Segments::poll`]).
 pub const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 /// How long an order waits for commands at a device.
 pub const ORDER_LIMIT: Duration = Duration::from_secs(20);
@@ -403,22 +404,28 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
         self.settle();
     }
 
-    /// How the opening of a device went.
+    /// How the opening of a device went. False when the segment's owner has closed it meanwhile.
     ///
     /// # Panics
     /// When it was not to be opened.
-    pub fn opened(&mut self, key: SegmentKey, opened: Result<Generation, Unopened>, now: Duration) {
+    pub fn opened(
+        &mut self,
+        key: SegmentKey,
+        opened: Result<Generation, Unopened>,
+        now: Duration,
+    ) -> bool {
         let Some(segment) = self.segments.get_mut(&key) else { unreachable!("opened unasked") };
         let Stage::Opening { is_wanted } = segment.stage else {
             unreachable!("a device is opened of a segment that is {:?}", segment.stage)
         };
+        let realm = segment.realm;
         match opened {
             Ok(generation) => {
                 segment.fence.raise(generation);
                 (segment.idle_since, segment.has_unit) = (now, true);
                 if is_wanted {
                     segment.stage = Stage::Open;
-                    self.answer_all(key, Answer::Open);
+                    self.answer_all(realm, Answer::Open);
                 } else {
                     segment.stage = Stage::Closing(Then::Forget);
                     self.actions.push_back(Action::Close(key, segment.unit.clone()));
@@ -431,13 +438,14 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
                     Unopened::Unusable => Answer::Shut,
                     Unopened::Exhausted => Answer::Exhausted,
                 };
-                self.answer_all(key, answer);
+                self.answer_all(realm, answer);
                 if !is_kept {
                     self.forget(key);
                     self.settle();
                 }
             }
         }
+        is_wanted
     }
 
     /// The device of a segment is closed, and somebody is registered with its logical unit, or nobody is.
@@ -508,10 +516,10 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
         self.segments.values().flat_map(|segment| &segment.sessions)
     }
 
-    fn answer_all(&mut self, key: SegmentKey, answer: Answer) {
+    /// Tells the logins that wait for a segment, or were told that it is open.
+    fn answer_all(&mut self, realm: Realm, answer: Answer) {
         for (connection, knock) in &mut self.knocks {
-            // What was shut stays so, whatever has its key later.
-            if knock.segment == key && knock.answer != Answer::Shut {
+            if knock.realm == realm && matches!(knock.answer, Answer::Later | Answer::Open) {
                 knock.answer = answer;
                 self.actions.push_back(Action::Wake(*connection));
             }

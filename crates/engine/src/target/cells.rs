@@ -1,11 +1,9 @@
 //! What the threads of a target share.
 //!
-//! Nobody holds one of these while waiting, and whoever holds two takes them in this order: the
-//! node, or background work and then the logical units; then the table of LUNs, a LUN's policy,
-//! users, device; then sessions, the pacer, wakers. Behind
-//! the logical units the table of segments, and who waits for its orders. A session's permit comes last, and after it how
-//! far its segment is written. A command takes the logical units twice, for some tens of
-//! nanoseconds.
+//! Nobody holds one of these while waiting, and whoever holds two takes them in this order: the node, or background work and
+//! then the logical units; then the table of segments; then the table of LUNs, a LUN's policy, users, device; then sessions, the
+//! pacer, wakers, those who wait for orders. A session's permit comes last, and after it how far its segment is written. A
+//! command takes the logical units twice, for some tens of nanoseconds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -377,10 +377,10 @@ impl Target {
         }
         // They end with the thread.
         tokio::task::spawn_local(pacing::run(shared.clone()));
+        let mut segments = tokio::task::spawn_local(segments::run(shared.clone()));
         let threads = Threads::start(self.threads, &shared, &stopped, &self.life)?;
         let threads = std::rc::Rc::new(threads);
         let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn_local(segments::run(shared.clone(), stopped.clone()));
         for listener in self.listeners {
             let listener = tokio::net::TcpListener::from_std(listener);
             let listener = listener.map_err(TargetError::Start)?;
@@ -395,6 +395,7 @@ impl Target {
                 Some(job) = self.jobs.recv() => job(shared.clone()),
                 // Each serves until the target stops: one that has panicked leaves a target that looks alive.
                 Some(Err(_)) = tasks.join_next() => return Err(TargetError::Died),
+                _ = &mut segments => return Err(TargetError::Died),
             }
         };
         if orderly {

@@ -1,7 +1,7 @@
 //! The segments of a target that lets in by tokens: their devices, and what their table says is to be done
 //! ([`netraid_node::segments`]).
 //!
-//! One task carries that out, one thing at a time ([`run`]); devices are opened and closed on threads that may block.
+//! One task begins that, in order ([`run`]); devices are opened and closed on threads that may block.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use netraid_node::{
     },
 };
 use netraid_scsi::Identity;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 
 use super::{
     Admission, Admitted, Lun, NotOpened, Opened, Shared, cells::Guarded, control::CommandError,
@@ -143,7 +143,8 @@ impl Segments {
         (segment, admitted): (Arc<Segment>, Admitted),
     ) -> Result<Arc<Guest>, NotLetIn> {
         let now = self.admission.now();
-        let guest = Arc::new(Guest::new(connection, segment, admitted, now)?);
+        let guest = Guest::new(connection, segment, admitted, now);
+        let guest = Arc::new(guest.inspect_err(|_| self.table.lock().gone(connection))?);
         let stands = |guest: &Arc<Guest>| self.admission.stands(guest.grant());
         let entered = self.table.lock().enter(guest.clone(), now, stands);
         entered.map_or(Err(NotLetIn::Late), |()| Ok(guest))
@@ -314,15 +315,13 @@ impl Shared {
     }
 }
 
-/// Carries out what the table says, as long as the target serves.
-pub(super) async fn run(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
-    let Some(segments) = &shared.segments else { return };
+/// Does what the table says, as long as there is the target: also while it stops.
+pub(super) async fn run(shared: Arc<Shared>) {
+    let Some(segments) = &shared.segments else { return std::future::pending().await };
     let mut ticks = tokio::time::interval(WATCH_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            // The sender is gone when the target was dropped.
-            _ = stopped.wait_for(|stop| *stop) => return,
             _ = ticks.tick() => segments.poll(shared.started.elapsed()),
             () = segments.changed.notified() => {}
         }
@@ -339,17 +338,19 @@ async fn open(shared: Arc<Shared>, admission: Arc<dyn Admission>, segment: Arc<S
     let opened = opened.unwrap_or_else(|error| Err(error.to_string().into()));
     let served = opened.and_then(|opened| Ok(shared.serve_segment(&segment, opened)?));
     let Some(segments) = &shared.segments else { return };
-    let served = served.map_err(|error| {
-        if shared.may_tell() {
-            tracing::warn!(%mediator, segment = %id, %error, "a segment cannot be opened");
-        }
-        match error {
-            NotOpened::Unusable(_) => Unopened::Unusable,
-            NotOpened::Exhausted(_) => Unopened::Exhausted,
-        }
-    });
-    segments.table.lock().opened(segment.key, served, shared.started.elapsed());
+    let told = match &served {
+        Ok(generation) => Ok(*generation),
+        Err(NotOpened::Unusable(_)) => Err(Unopened::Unusable),
+        Err(NotOpened::Exhausted(_)) => Err(Unopened::Exhausted),
+    };
+    let is_wanted = segments.table.lock().opened(segment.key, told, shared.started.elapsed());
     segments.changed.notify_one();
+    if let Err(error) = served
+        && is_wanted
+        && shared.may_tell()
+    {
+        tracing::warn!(%mediator, segment = %id, %error, "a segment cannot be opened");
+    }
 }
 
 const fn describe(why: Why) -> &'static str {

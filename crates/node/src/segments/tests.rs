@@ -197,8 +197,13 @@ fn logins_of_a_segment_that_cannot_be_opened_are_told_why_and_it_is_forgotten() 
         desk.table.opened(KEY, Err(why), at(0));
         assert_eq!(desk.actions(), [Action::Wake(connection), Action::Forget(1)]);
         assert_eq!(desk.table.answer(connection), told);
-        desk.knock(KEY, 1);
+        // Who was told before does not hear of what comes later.
+        let (again, late) = (desk.knock(KEY, 1), desk.knock(KEY, 1));
         assert_eq!(desk.actions(), [Action::Open(KEY, 2)], "it is tried anew");
+        desk.table.opened(KEY, Err(why), at(0));
+        desk.knock(KEY, 1);
+        desk.table.opened(KEY, Ok(Generation(1)), at(0));
+        assert_eq!((desk.table.answer(again), desk.table.answer(late)), (told, told));
     }
 }
 

@@ -291,7 +291,7 @@ fn host(keys: Keyring, dice: &mut Dice) -> HostConfig {
         keys,
         generation: Generation(1),
         begins: BEGINS,
-        idle_limit: Duration::from_millis([5, 30, 500][dice.index(3)]),
+        idle_limit: Duration::from_millis([1, 5, 100][dice.index(3)]),
         unopened_one_in: [0, 10][dice.index(2)],
     });
     config

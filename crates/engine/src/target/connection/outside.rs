@@ -25,7 +25,7 @@ use crate::{
         luns::{SeenLun, SeenLuns, ServedLun},
         pacing::Paced,
         realm::ServedRealm,
-        segments::{Segment, Segments},
+        segments::{NotLetIn, Segment, Segments},
         sessions::SessionEntry,
     },
 };
@@ -42,7 +42,7 @@ pub(super) struct Reach {
     queue: Option<CompletionQueue>,
     /// Wakes this connection.
     waker: Arc<Notify>,
-    /// Its login waits for its segment.
+    /// What its token grants, while its login waits for its segment.
     admitted: Option<Admitted>,
     guest: Option<LetIn>,
     share: Option<PacedSession>,
@@ -106,7 +106,7 @@ impl Reach {
 
     fn let_in(&mut self, segments: &Segments, segment: Arc<Segment>) -> Option<Standing> {
         let (admitted, id) = (self.admitted.take()?, self.session.connection);
-        let key = segment.key.1;
+        let (key, plan) = (segment.key.1, admitted.grant.token().plan);
         match segments.enter(id, (segment, admitted)) {
             Ok(guest) => {
                 let standing = guest.standing();
@@ -115,6 +115,10 @@ impl Reach {
                 self.session.let_in(guest.clone());
                 self.guest = Some(LetIn { guest, shared: self.shared.clone() });
                 Some(standing)
+            }
+            Err(error @ NotLetIn::Late) => {
+                tracing::info!(peer = %self.session.peer, segment = %key, %plan, "not let in: {error}");
+                None
             }
             Err(error) => {
                 if self.shared.may_tell() {

@@ -23,7 +23,7 @@ impl Guests {
         self.plan_fault();
         let guest = self.dice.index(GUESTS);
         let (engine, host) = (self.engines[guest], self.host);
-        match self.dice.below(14) {
+        match self.dice.below(15) {
             0..=3 => self.end_plan(guest),
             4 | 5 => self.fence(),
             6 => {
@@ -44,7 +44,7 @@ impl Guests {
             }
             9 => self.die(guest),
             10 | 11 => self.extend_plan(guest),
-            12 => self.close(),
+            12 | 13 => self.close(),
             _ => {
                 // Said once more, it changes nothing.
                 self.order(SegmentOrder::Raise(self.generation));

@@ -24,7 +24,7 @@ use crate::way::{
 };
 
 /// One opening or closing in so many takes long.
-const LONG_ONE_IN: u32 = 6;
+const LONG_ONE_IN: u32 = 3;
 
 /// Orders, and the device that is opened or closed.
 #[derive(Default)]
