@@ -20,6 +20,8 @@ const RUN_MIN: Duration = Duration::from_millis(50);
 /// A clock that stands still with its process.
 #[derive(Debug)]
 pub(crate) struct Clock {
+    /// The last look, by the shell's clock.
+    looked: Duration,
     /// The last look, by this clock.
     seen: Duration,
     /// How much this clock is behind the shell's.
@@ -39,12 +41,18 @@ pub(crate) struct Reading {
 
 impl Clock {
     pub(crate) const fn new(now: Duration) -> Self {
-        Self { seen: now, behind: Duration::ZERO, counts_before: now }
+        Self { looked: now, seen: now, behind: Duration::ZERO, counts_before: now }
     }
 
     /// A moment of this clock by the shell's.
     pub(crate) fn outside(&self, at: Duration) -> Duration {
         at + self.behind
+    }
+
+    /// Whether the last look was at this moment, by the shell's clock: then nothing is to be read.
+    #[inline]
+    pub(crate) fn has_looked(&self, outside: Duration) -> bool {
+        outside == self.looked
     }
 
     /// Whether [`Self::read`] is to be told what was due.
@@ -69,7 +77,7 @@ impl Clock {
         if stood.is_some() {
             self.counts_before = now + RUN_MIN;
         }
-        self.seen = now;
+        (self.looked, self.seen) = (outside, now);
         Reading { now, stood }
     }
 }
@@ -88,6 +96,15 @@ mod tests {
             assert_eq!(reading, Reading { now: at, stood: None });
             assert_eq!(clock.outside(at), at);
         }
+    }
+
+    #[test]
+    fn one_moment_is_looked_at_once() {
+        let mut clock = Clock::new(SECOND);
+        assert!(clock.has_looked(SECOND) && !clock.has_looked(2 * SECOND));
+        clock.read(20 * SECOND, Some(6 * SECOND));
+        // By the shell's clock, whatever stood still.
+        assert!(clock.has_looked(20 * SECOND) && !clock.has_looked(5 * SECOND));
     }
 
     #[test]

@@ -442,15 +442,23 @@ impl<U> Remote<U> {
     }
 
     /// Something happens `now`, by the shell's clock; the moment by the own clock.
+    #[inline]
     fn begin(&mut self, now: Duration) -> Duration {
+        self.is_due = true;
+        // Requests that are taken together come at one moment.
+        if !self.clock.has_looked(now) {
+            self.look_at_clock(now);
+        }
+        self.now
+    }
+
+    fn look_at_clock(&mut self, now: Duration) {
         let due = if self.clock.may_have_stood(now) { self.due() } else { None };
         let Reading { now, stood } = self.clock.read(now, due);
         self.now = now;
-        self.is_due = true;
         if let Some(time) = stood {
             self.tell(Event::StoodStill { time });
         }
-        now
     }
 
     fn connection(&mut self, place: Place) -> Option<&mut Link> {
