@@ -3,7 +3,7 @@
 //! Invariant: nothing is allowed that the rule does not allow at that moment, with the generation that the segment has
 //! then; and nothing at all once the session was ended.
 //!
-//! Not here: the segment itself, who counts commands at its device, and who is told of a denial.
+//! Not here: the segment, the count of its commands ([`crate::segments::Running`]), and the report of a denial.
 
 use netraid_block::{DeviceInfo, Op};
 use netraid_control::{

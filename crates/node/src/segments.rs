@@ -4,7 +4,10 @@
 //! (unknown) -> opening -> open -> closing -> asleep      nobody has used it for a while: its device is closed, its
 //!              opening <------------+----------+         reservations are remembered until a login comes
 //! open -> draining -> closing -> (unknown)               its owner has closed it
-//! opening, closing, asleep -> (unknown)                  the same; or it cannot be opened, or too many are asleep
+//! opening -> closing -> (unknown), asleep -> (unknown)   the same
+//! opening -> asleep                                      it cannot be opened now, and has been open
+//! opening -> (unknown)                                   it cannot be opened, and never was, or is not wanted
+//! asleep -> (unknown)                                    too many are asleep
 //! ```
 //!
 //! The table decides; its owner begins what [`Segments::next_action`] says, in that order: opens and closes devices, and drops
@@ -32,7 +35,7 @@ use core::{
 };
 
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
-use netraid_iscsi_proto::target::{ConnectionId, Realm};
+use netraid_iscsi_proto::target::{ConnectionId, Party, Realm};
 use netraid_planted::{Planted, planted};
 
 use self::orders::Order;
@@ -45,10 +48,19 @@ pub const ORDER_LIMIT: Duration = Duration::from_secs(20);
 /// Segments that are asleep, and hold no reservations, are forgotten beyond so many.
 const ASLEEP_MAX: usize = 1024;
 
-/// Whose segment, and which.
+/// A segment, by its mediator and its id.
 pub type SegmentKey = (MediatorId, SegmentId);
-/// Whose plan, and which.
+/// A plan, by its mediator and its id.
 pub type PlanKey = (MediatorId, PlanId);
+
+/// The party of a plan's sessions, by which logical units tell them from others: mediator and plan.
+#[must_use]
+pub fn party((mediator, plan): PlanKey) -> Party {
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(&mediator.0);
+    bytes[16..].copy_from_slice(&plan.0);
+    Party(bytes)
+}
 
 /// A session that a token let in, as the table holds it: the connection that serves it has the same.
 pub trait Session {
@@ -166,7 +178,7 @@ pub enum Why {
     Closed,
     /// Its plan was ended.
     PlanEnded,
-    /// Its grant is over.
+    /// Its grant is over, or does not stand any more.
     Over,
 }
 
@@ -178,7 +190,7 @@ pub enum Knocked<U> {
     /// The segment is open: [`Segments::enter`].
     Open(U),
     /// The segment is not served.
-    Shut,
+    Refused,
     /// The host lacks what the segment takes.
     Exhausted,
 }
@@ -242,13 +254,7 @@ struct Knock {
     answer: Answer,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
-    Later,
-    Open,
-    Shut,
-    Exhausted,
-}
+type Answer = Knocked<()>;
 
 /// The segments of a target, its sessions, and orders. `U` is what the owner keeps of a segment, `S` a session.
 #[derive(Debug)]
@@ -263,7 +269,7 @@ pub struct Segments<U, S> {
 }
 
 impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
-    /// No segments; each is closed that nobody has used for so long.
+    /// An empty table. A segment that no session and no login uses falls asleep after `idle_limit`.
     #[must_use]
     pub const fn new(idle_limit: Duration) -> Self {
         Self {
@@ -306,10 +312,10 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
                 holds_reservations: false,
             }
         });
-        // Whoever admits has raised it already, and is about to say so.
+        // The agent has stored this generation before it admits by it; its order may come later.
         segment.fence.raise(generation);
         let answer = match segment.stage {
-            Stage::Open => Answer::Open,
+            Stage::Open => Answer::Open(()),
             Stage::Opening { is_wanted: true } | Stage::Closing(Then::Reopen) => Answer::Later,
             Stage::Asleep => {
                 segment.stage = Stage::Opening { is_wanted: true };
@@ -324,7 +330,7 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
             }
             Stage::Opening { is_wanted: false }
             | Stage::Closing(Then::Forget)
-            | Stage::Draining => Answer::Shut,
+            | Stage::Draining => Answer::Refused,
         };
         let realm = segment.realm;
         self.knocks.insert(connection, Knock { segment: key, realm, answer });
@@ -332,10 +338,10 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
 
     /// What becomes of a login that has knocked.
     pub fn answer(&mut self, connection: ConnectionId) -> Knocked<U> {
-        let Some(knock) = self.knocks.get(&connection) else { return Knocked::Shut };
+        let Some(knock) = self.knocks.get(&connection) else { return Knocked::Refused };
         let answered = match knock.answer {
             Answer::Later => return Knocked::Later,
-            Answer::Open => {
+            Answer::Open(()) => {
                 let Some(segment) = self.segments.get(&knock.segment) else {
                     unreachable!("a segment is forgotten for which a login waits")
                 };
@@ -344,7 +350,7 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
                 return Knocked::Open(segment.unit.clone());
             }
             Answer::Exhausted => Knocked::Exhausted,
-            Answer::Shut => Knocked::Shut,
+            Answer::Refused => Knocked::Refused,
         };
         self.knocks.remove(&connection);
         answered
@@ -367,11 +373,14 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
         let (key, connection) = (session.segment(), session.connection());
         let knock = self.knocks.remove(&connection).ok_or(Late)?;
         assert_eq!(knock.segment, key, "a session is let in where its login has knocked");
-        let segment = self.segments.get_mut(&key).filter(|_| knock.answer == Answer::Open);
+        let segment = self.segments.get_mut(&key).filter(|_| knock.answer == Answer::Open(()));
         let segment = segment.ok_or(Late)?;
         assert_eq!(segment.stage, Stage::Open, "a login waits for it");
-        let is_late = !session.holds(segment.fence.generation(), now) || !stands(&session);
-        if is_late && !planted(Planted::LateLoginLetIn) {
+        let holds = session.holds(segment.fence.generation(), now);
+        let stands = stands(&session);
+        if !(holds || planted(Planted::LateLoginLetIn))
+            || !(stands || planted(Planted::EndedPlanLetIn))
+        {
             return Err(Late);
         }
         segment.sessions.push(session);
@@ -425,7 +434,7 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
                 (segment.idle_since, segment.has_unit) = (now, true);
                 if is_wanted {
                     segment.stage = Stage::Open;
-                    self.answer_all(realm, Answer::Open);
+                    self.answer_all(realm, Answer::Open(()));
                 } else {
                     segment.stage = Stage::Closing(Then::Forget);
                     self.actions.push_back(Action::Close(key, segment.unit.clone()));
@@ -435,7 +444,7 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
                 segment.stage = Stage::Asleep;
                 let is_kept = is_wanted && segment.has_unit;
                 let answer = match why {
-                    Unopened::Unusable => Answer::Shut,
+                    Unopened::Unusable => Answer::Refused,
                     Unopened::Exhausted => Answer::Exhausted,
                 };
                 self.answer_all(realm, answer);
@@ -478,7 +487,9 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
         for (key, segment) in segments.iter_mut() {
             let generation = segment.fence.generation();
             for session in &segment.sessions {
-                if !session.holds(generation, wall) || !stands(session) {
+                if session.generation() < generation {
+                    end(session, Why::Fenced, actions);
+                } else if !session.holds(generation, wall) || !stands(session) {
                     end(session, Why::Over, actions);
                 }
             }
@@ -519,7 +530,7 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
     /// Tells the logins that wait for a segment, or were told that it is open.
     fn answer_all(&mut self, realm: Realm, answer: Answer) {
         for (connection, knock) in &mut self.knocks {
-            if knock.realm == realm && matches!(knock.answer, Answer::Later | Answer::Open) {
+            if knock.realm == realm && matches!(knock.answer, Answer::Later | Answer::Open(())) {
                 knock.answer = answer;
                 self.actions.push_back(Action::Wake(*connection));
             }

@@ -21,9 +21,9 @@ const RUN_MIN: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Clock {
     /// The last look, by the shell's clock.
-    looked: Duration,
+    last_outside: Duration,
     /// The last look, by this clock.
-    seen: Duration,
+    last: Duration,
     /// How much this clock is behind the shell's.
     behind: Duration,
     /// The process has not run for a while since a standstill, until it looks at this moment or later: the next one counts.
@@ -41,7 +41,7 @@ pub(crate) struct Reading {
 
 impl Clock {
     pub(crate) const fn new(now: Duration) -> Self {
-        Self { looked: now, seen: now, behind: Duration::ZERO, counts_before: now }
+        Self { last_outside: now, last: now, behind: Duration::ZERO, counts_before: now }
     }
 
     /// A moment of this clock by the shell's.
@@ -51,33 +51,33 @@ impl Clock {
 
     /// Whether the last look was at this moment, by the shell's clock: then nothing is to be read.
     #[inline]
-    pub(crate) fn has_looked(&self, outside: Duration) -> bool {
-        outside == self.looked
+    pub(crate) fn was_read_at(&self, outside: Duration) -> bool {
+        outside == self.last_outside
     }
 
     /// Whether [`Self::read`] is to be told what was due.
     #[inline]
     pub(crate) fn may_have_stood(&self, outside: Duration) -> bool {
-        outside.saturating_sub(self.behind) > self.seen + STANDSTILL_MIN
+        outside.saturating_sub(self.behind) > self.last + STANDSTILL_MIN
     }
 
-    /// The moment, when the shell's clock says `outside`; `due` is what was to be looked at first.
+    /// The moment, when the shell's clock says `outside`; `due` is what was to be last_outside at first.
     #[inline]
     pub(crate) fn read(&mut self, outside: Duration, due: Option<Duration>) -> Reading {
-        let own = outside.checked_sub(self.behind).filter(|own| *own >= self.seen);
+        let own = outside.checked_sub(self.behind).filter(|own| *own >= self.last);
         let Some(own) = own else {
-            unreachable!("time runs backwards: {outside:?} after {:?}", self.outside(self.seen))
+            unreachable!("time runs backwards: {outside:?} after {:?}", self.outside(self.last))
         };
         let late = due.filter(|due| own > *due + STANDSTILL_MIN && self.may_have_stood(outside));
-        let counts = self.seen < self.counts_before || planted(Planted::StandstillCounts);
+        let counts = self.last < self.counts_before || planted(Planted::StandstillCounts);
         let late = late.filter(|_| !counts);
-        let now = late.map_or(own, |due| self.seen.max(due.saturating_sub(GRACE)));
+        let now = late.map_or(own, |due| self.last.max(due.saturating_sub(GRACE)));
         let stood = late.map(|_| own - now);
         self.behind += stood.unwrap_or_default();
         if stood.is_some() {
             self.counts_before = now + RUN_MIN;
         }
-        (self.looked, self.seen) = (outside, now);
+        (self.last_outside, self.last) = (outside, now);
         Reading { now, stood }
     }
 }
@@ -101,10 +101,10 @@ mod tests {
     #[test]
     fn one_moment_is_looked_at_once() {
         let mut clock = Clock::new(SECOND);
-        assert!(clock.has_looked(SECOND) && !clock.has_looked(2 * SECOND));
+        assert!(clock.was_read_at(SECOND) && !clock.was_read_at(2 * SECOND));
         clock.read(20 * SECOND, Some(6 * SECOND));
         // By the shell's clock, whatever stood still.
-        assert!(clock.has_looked(20 * SECOND) && !clock.has_looked(5 * SECOND));
+        assert!(clock.was_read_at(20 * SECOND) && !clock.was_read_at(5 * SECOND));
     }
 
     #[test]

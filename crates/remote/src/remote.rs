@@ -446,7 +446,7 @@ impl<U> Remote<U> {
     fn begin(&mut self, now: Duration) -> Duration {
         self.is_due = true;
         // Requests that are taken together come at one moment.
-        if !self.clock.has_looked(now) {
+        if !self.clock.was_read_at(now) {
             self.look_at_clock(now);
         }
         self.now

@@ -40,8 +40,9 @@ pub trait Admission: Send + Sync + Debug {
     /// When it is not there, or cannot be opened.
     fn open(&self, mediator: MediatorId, segment: SegmentId) -> Result<Opened, NotOpened>;
 
-    /// Whether a running session may go on for what its rule does not know of: that its key was not
-    /// taken back. Called on the target's thread, for each session several times a second.
+    /// Whether a session may begin or go on for what its rule does not know of: its mediator has keys, and neither the
+    /// token's key nor its plan was taken back. Called on the target's thread as a session is let in, and for each session
+    /// several times a second, while the table of segments is locked: must neither block nor command the target.
     fn stands(&self, _grant: &Grant) -> bool {
         true
     }
@@ -50,7 +51,8 @@ pub trait Admission: Send + Sync + Debug {
     /// target's thread, for each session at most once a second.
     fn denied(&self, grant: &Grant, denial: &Denial);
 
-    /// The wall clock by which grants expire. Called on the target's thread, for each request.
+    /// The wall clock by which grants expire. Called on the target's thread, for each request, and while the table of
+    /// segments is locked.
     fn now(&self) -> Moment;
 }
 

@@ -135,12 +135,8 @@ pub enum CommandError {
     /// There are LUNs instead.
     #[error("the target has no segments; it lets nobody in by tokens")]
     NoSegments,
-    /// Requests of sessions that were ended do not end.
-    #[error(
-        "segment {segment}: {running} commands of ended sessions are still at its device after \
-         {} s, and may change it",
-        ORDER_LIMIT.as_secs()
-    )]
+    /// Commands of sessions that were ended do not end; or, where there are none, the device is neither opened nor closed.
+    #[error("segment {segment}: after {} s {}", ORDER_LIMIT.as_secs(), describe_stuck(*running))]
     SegmentStuck {
         /// Which.
         segment: SegmentId,
@@ -161,6 +157,15 @@ pub enum CommandError {
         /// The number.
         id: u64,
     },
+}
+
+fn describe_stuck(running: u32) -> String {
+    match running {
+        0 => "its device is still being opened or closed".to_owned(),
+        _ => format!(
+            "{running} commands of ended sessions are still at its device, and may change it"
+        ),
+    }
 }
 
 impl TargetHandle {
@@ -298,12 +303,12 @@ impl TargetHandle {
         .await
     }
 
-    /// Ends all sessions of a segment, waits until nothing of theirs is at its device, and lets that
-    /// go. Nothing happens when it is not open.
+    /// Ends all sessions of a segment, and closes its device when nothing of theirs is there. Returns when the target knows
+    /// the segment no more, nor who was registered with it. A segment that is being opened or closed is waited for.
     ///
     /// # Errors
-    /// When requests do not end in time; it is let go when they have. When the target has no
-    /// segments.
+    /// When commands do not end, or the device is neither opened nor closed, in [`ORDER_LIMIT`]; the segment is closed when
+    /// they have. When the target has no segments.
     pub async fn close_segment(
         &self,
         mediator: MediatorId,
@@ -314,7 +319,7 @@ impl TargetHandle {
     }
 
     /// The running sessions of a plan may go on until then, if that is later than what they have;
-    /// how many there are.
+    /// how many there are that were not ended.
     ///
     /// # Errors
     /// When the target has no segments.
@@ -341,8 +346,8 @@ impl TargetHandle {
         self.call(move |shared| async move { shared.set_plan_pace((mediator, plan), pace) }).await
     }
 
-    /// Ends the running sessions of a plan, and waits until nothing of theirs is at a device; how
-    /// many there were. Their token lets them in again while it holds.
+    /// Ends the running sessions of a plan, and waits until nothing of theirs is at a device, nor of those that were ended
+    /// before; how many this call has ended. Their token lets them in again while it holds.
     ///
     /// # Errors
     /// When requests of theirs do not end in time. When the target has no segments.

@@ -8,10 +8,10 @@ use netraid_control::{
     token::Grant,
     units::{Generation, Moment},
 };
-use netraid_iscsi_proto::target::{ConnectionId, Party, Standing};
+use netraid_iscsi_proto::target::{ConnectionId, Standing};
 use netraid_node::{
     Barred, Needs, Permit, Refused,
-    segments::{PlanKey, Running, SegmentKey, Session},
+    segments::{PlanKey, Running, SegmentKey, Session, party},
 };
 use netraid_scsi::View;
 
@@ -72,11 +72,8 @@ impl Guest {
     /// What it may do beside requests to the device. Whoever may write all of it may also say how
     /// the unit behaves for all, and end what others do there.
     pub(super) fn standing(&self) -> Standing {
-        let (ends_others, token) = (self.permit.lock().governs(), self.grant().token());
-        let mut party = [0; 32];
-        party[..16].copy_from_slice(&token.mediator.0);
-        party[16..].copy_from_slice(&token.plan.0);
-        Standing { realm: self.segment.realm().id, ends_others, party: Some(Party(party)) }
+        let (ends_others, party) = (self.permit.lock().governs(), party(self.plan()));
+        Standing { realm: self.segment.realm().id, ends_others, party: Some(party) }
     }
 
     pub(super) fn report(&self) -> GrantReport {

@@ -35,7 +35,7 @@ type Table = netraid_node::segments::Segments<Arc<Segment>, Arc<Guest>>;
 pub(super) struct Segments {
     pub(super) admission: Arc<dyn Admission>,
     table: Guarded<Table>,
-    /// Who waits for orders of the table.
+    /// Where the end of each order is sent.
     waiting: Guarded<BTreeMap<OrderId, oneshot::Sender<Result<usize, Stuck>>>>,
     /// The table has something to be done.
     changed: Notify,
@@ -180,10 +180,13 @@ impl Segments {
     }
 
     /// Gives an order, and waits until it is done; how many sessions it has ended.
+    ///
+    /// # Errors
+    /// When the order is not done in time, or the target ends.
     async fn order(&self, give: impl FnOnce(&mut Table) -> OrderId) -> Result<usize, CommandError> {
         let (sender, answer) = oneshot::channel();
         {
-            // Nobody hears that it is done before somebody waits for it.
+            // The order's end is carried out after the table is unlocked: its sender must be there by then.
             let mut table = self.table.lock();
             let order = give(&mut table);
             self.waiting.lock().insert(order, sender);

@@ -91,7 +91,7 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
             Stage::Closing(_) | Stage::Draining => {}
             Stage::Asleep => self.forget(key),
         }
-        self.answer_all(realm, Answer::Shut);
+        self.answer_all(realm, Answer::Refused);
         self.order(Awaits::Forgotten(key, realm), ended, now)
     }
 

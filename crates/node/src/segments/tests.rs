@@ -189,7 +189,7 @@ fn a_login_that_comes_while_the_device_is_closed_waits_until_it_is_opened_again(
 #[test]
 fn logins_of_a_segment_that_cannot_be_opened_are_told_why_and_it_is_forgotten() {
     for (why, told) in
-        [(Unopened::Unusable, Knocked::Shut), (Unopened::Exhausted, Knocked::Exhausted)]
+        [(Unopened::Unusable, Knocked::Refused), (Unopened::Exhausted, Knocked::Exhausted)]
     {
         let mut desk = Desk::new();
         let connection = desk.knock(KEY, 1);
@@ -263,7 +263,7 @@ fn a_segment_that_is_closed_is_removed_under_no_command_and_then_known_no_more()
     let order = desk.table.close(KEY, at(0));
     assert_eq!(desk.actions(), [Action::Drop(1, Why::Closed)]);
     let late = desk.knock(KEY, 1);
-    assert_eq!(desk.table.answer(late), Knocked::Shut);
+    assert_eq!(desk.table.answer(late), Knocked::Refused);
     desk.leave(&guest);
     assert_eq!(desk.actions(), [Action::Remove(KEY, 1)]);
     desk.table.closed(KEY, true);
@@ -281,7 +281,7 @@ fn a_segment_is_closed_whatever_it_is_about() {
     let connection = desk.knock(KEY, 1);
     let order = desk.table.close(KEY, at(0));
     assert_eq!(desk.actions(), [Action::Open(KEY, 1), Action::Wake(connection)]);
-    assert_eq!(desk.table.answer(connection), Knocked::Shut);
+    assert_eq!(desk.table.answer(connection), Knocked::Refused);
     desk.table.opened(KEY, Ok(Generation(1)), at(0));
     assert_eq!(desk.actions(), [Action::Close(KEY, 1)]);
     desk.table.closed(KEY, false);

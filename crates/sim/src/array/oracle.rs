@@ -284,7 +284,10 @@ impl Oracle {
         self.reads.remove(&submitted);
         let data = data.to_contiguous();
         let mut found = Vec::with_capacity(data.len() / SECTOR_LEN);
-        let is_lost = |sector| self.torn.as_ref().is_some_and(|it| it.is_lost(sector, submitted));
+        let is_lost = |sector| {
+            let is_torn = self.torn.as_ref().is_some_and(|it| it.is_lost(sector, submitted));
+            is_torn || self.is_discarded_beneath(engine, submitted, sector)
+        };
         for (sector, bytes) in (first..).zip(data.chunks_exact(SECTOR_LEN)) {
             found.push(match is_lost(sector) {
                 true => None,
@@ -351,6 +354,17 @@ impl Oracle {
         };
         let list: Vec<String> = self.sectors[index(sector)].iter().map(one).collect();
         list.join("; ")
+    }
+
+    /// Whether a successor of the engine has discarded a sector since then. Without a log the engine reads in place, and a
+    /// device returns whatever it likes for what was discarded.
+    fn is_discarded_beneath(&self, engine: EngineId, since: Moment, sector: u64) -> bool {
+        if engine == self.serving || self.torn.is_none() {
+            return false;
+        }
+        let later = self.writes.iter().rev().take_while(|write| write.submitted > since);
+        let mut discards = later.filter(|write| write.change == Change::Discard);
+        discards.any(|write| write.engine != engine && write.sectors.contains(&sector))
     }
 
     fn tick(&mut self) -> Moment {

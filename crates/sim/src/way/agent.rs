@@ -109,7 +109,8 @@ impl Agent {
         self.table.borrow_mut()
     }
 
-    fn tell(&self, generation: Generation) {
+    /// The table is told of a generation now.
+    fn note_told(&self, generation: Generation) {
         self.told.set(generation.max(self.told.get()));
     }
 
@@ -124,6 +125,17 @@ impl Agent {
 
     pub(super) const fn is_open(&self) -> bool {
         self.is_open.get()
+    }
+
+    /// Whether the owner has ordered it to be closed, and it was not opened since.
+    pub(super) const fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
+    /// The session of a connection that was let in.
+    pub(super) fn visitor(&self, connection: ConnectionId) -> Option<Rc<Visitor>> {
+        let visitors = self.visitors.borrow();
+        visitors.iter().find(|visitor| visitor.connection() == connection).cloned()
     }
 
     /// What a token grants that was proven, as the product's agent judges it.
@@ -148,7 +160,7 @@ impl Agent {
             Rc::new(Place { realm, fence, written: RefCell::default() })
         };
         let clock = self.clock.get();
-        self.tell(generation);
+        self.note_told(generation);
         self.change().knock(connection, (self.key(), generation), clock, make);
         self.knocks.borrow_mut().push(connection);
     }
@@ -157,6 +169,9 @@ impl Agent {
         let answer = self.table.borrow_mut().answer(connection);
         if matches!(answer, Knocked::Later) {
             self.waited.set(self.waited.get() + 1);
+            // Perhaps it was woken, and waits again.
+            self.forget_knock(connection);
+            self.knocks.borrow_mut().push(connection);
         } else {
             self.forget_knock(connection);
         }
@@ -177,15 +192,16 @@ impl Agent {
             Rc::new(Visitor::new(self.clone(), connection, (place, grant), (permit, view)));
         let stands = |visitor: &Rc<Visitor>| !self.is_revoked(visitor.plan().1);
         self.change().enter(visitor.clone(), now, stands).ok()?;
-        if let Some(why) = visitor.is_past() {
+        let is_revoked = self.is_revoked(visitor.plan().1).then_some("whose plan was ended");
+        if let Some(why) = visitor.why_past().or(is_revoked) {
             unreachable!("{connection:?} is let in as one {why}");
         }
         self.visitors.borrow_mut().push(visitor.clone());
         Some(visitor)
     }
 
-    /// The segment has this generation from now on.
-    pub(super) fn raise(&self, generation: Generation) {
+    /// The agent stores that the segment has this generation: the table learns of that by an order or a login.
+    pub(super) fn store_generation(&self, generation: Generation) {
         self.generation.set(generation.max(self.generation.get()));
     }
 
@@ -213,7 +229,7 @@ impl Agent {
         let now = self.clock.get();
         let id = match order {
             SegmentOrder::Raise(generation) => {
-                self.tell(generation);
+                self.note_told(generation);
                 self.change().raise(self.key(), generation, now)
             }
             SegmentOrder::EndPlan(plan) => {
@@ -232,6 +248,9 @@ impl Agent {
     /// Looks whose time is over.
     pub(super) fn poll(&self) {
         let stands = |visitor: &Rc<Visitor>| !self.is_revoked(visitor.plan().1);
+        for visitor in self.visitors.borrow().iter() {
+            visitor.note_looked_at(!stands(visitor));
+        }
         self.change().poll(self.clock.get(), self.now(), stands);
     }
 
@@ -245,7 +264,7 @@ impl Agent {
 
     pub(super) fn opened(&self, opened: Result<Generation, Unopened>) {
         if let Ok(generation) = opened {
-            self.tell(generation);
+            self.note_told(generation);
             self.is_closed.set(false);
         }
         self.change().opened(self.key(), opened, self.clock.get());
@@ -256,20 +275,14 @@ impl Agent {
     }
 
     /// Why a session must not be ended for this, if so.
-    pub(super) fn is_wrong_to_end(&self, visitor: &Visitor, why: Why) -> Option<String> {
+    pub(super) fn why_not_to_end(&self, visitor: &Visitor, why: Why) -> Option<String> {
         let is_right = match why {
             Why::Fenced => visitor.generation() < self.told.get(),
             Why::Closed => self.is_closed.get(),
             Why::PlanEnded => self.is_revoked(visitor.plan().1),
-            Why::Over => visitor.is_past().is_some() || self.is_revoked(visitor.plan().1),
+            Why::Over => visitor.was_past(),
         };
         (!is_right).then(|| format!("{:?} is ended as {why:?}", visitor.connection()))
-    }
-
-    /// Whether an order that is done should have ended this session.
-    pub(super) fn is_ended_by(&self, connection: ConnectionId, order: SegmentOrder) -> bool {
-        let visitors = self.visitors.borrow();
-        visitors.iter().any(|one| one.connection() == connection && one.ends_by(order))
     }
 
     /// A login that waits for its segment.
@@ -303,7 +316,7 @@ impl Agent {
     }
 
     /// What is wrong with a request that comes to the device now, if anything is.
-    pub(super) fn is_wrong(
+    pub(super) fn what_is_wrong(
         &self,
         connection: ConnectionId,
         (op, pieces): (Op, &[(u64, u64)]),
@@ -313,17 +326,17 @@ impl Agent {
         let why = match visitor {
             _ if !self.is_open.get() => Some("to a device that is closed"),
             None => Some("of nobody"),
-            Some(visitor) => visitor.is_wrong(op, pieces),
+            Some(visitor) => visitor.what_is_wrong(op, pieces),
         };
         why.map(|why| format!("{connection:?}: a {op:?} {why} comes to the device"))
     }
 
     /// What is wrong with reservations that are stored for a session now, if anything is.
-    pub(super) fn is_wrong_to_reserve(&self, connection: ConnectionId) -> Option<String> {
+    pub(super) fn why_not_to_reserve(&self, connection: ConnectionId) -> Option<String> {
         let visitors = self.visitors.borrow();
         let visitor = visitors.iter().find(|visitor| visitor.connection() == connection);
         let is_right = visitor.is_some_and(|visitor| {
-            visitor.is_past().is_none() && visitor.has_right(Rights::RESERVE)
+            visitor.why_past().is_none() && visitor.has_right(Rights::RESERVE)
         });
         (!is_right).then(|| format!("{connection:?} changes reservations without a right to it"))
     }

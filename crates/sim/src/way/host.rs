@@ -20,7 +20,7 @@ use rand::RngCore as _;
 
 use self::segments::SegmentDesk;
 use super::{
-    agent::Agent,
+    agent::{Agent, Visitor},
     counts::{Count, Counts},
     desk::{Desk, Event},
     interface::{DiskConfig, EngineId, HostConfig, HostId, LineId, StreamId},
@@ -93,6 +93,8 @@ struct AtDisk {
     is_outsider: bool,
     stream: StreamId,
     work: Work,
+    /// Of an agent's host: the session that it is of.
+    visitor: Option<Rc<Visitor>>,
 }
 
 /// How a program dies.
@@ -471,6 +473,9 @@ impl Host {
         if served.run(desk, streams, is_alone)
             && let Some(served) = program.served.remove(&id)
         {
+            let is_at_disk = |at: &AtDisk| at.connection == id && at.visitor.is_some();
+            let is_left = self.works.values().any(is_at_disk);
+            assert!(!is_left, "{:?}: {id:?} ends under a command at the disk", self.id);
             served.end(desk);
         }
         self.collect(desk);
@@ -560,11 +565,12 @@ impl Host {
             {
                 unreachable!("{:?}: {wrong}", self.id);
             }
+            let visitor = self.agent.as_ref().and_then(|agent| agent.visitor(connection));
             let number = self.next_work;
             self.next_work += 1;
             self.works.insert(
                 number,
-                AtDisk { connection, task, engine, line, is_outsider, stream, work },
+                AtDisk { connection, task, engine, line, is_outsider, stream, work, visitor },
             );
             desk.agenda.put_in(time, Event::Done(self.id, number));
         }

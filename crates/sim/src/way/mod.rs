@@ -12,7 +12,8 @@
 //! Invariant: a run is a function of the seed, of the calls of the owner, and of the program. Each loop is bounded: what
 //! does not come to rest fails.
 //!
-//! Not here: arrays, users, and any opinion of what is right.
+//! Above [`Net`] are arrays and their users (`world`), and guests of a segment (`guests`). What is right is judged by `watch`,
+//! `agent` and `guests`.
 
 mod agent;
 pub mod campaign;

@@ -482,8 +482,8 @@ impl<U, X> Net<U, X> {
     }
 
     /// An agent stores that its segment has this generation: its program is told by an order.
-    pub fn raise(&mut self, host: HostId, generation: Generation) {
-        self.hosts[host.0].raise(generation);
+    pub fn store_generation(&mut self, host: HostId, generation: Generation) {
+        self.hosts[host.0].store_generation(generation);
     }
 
     /// A plan lasts until this moment at an agent's host.

@@ -254,7 +254,7 @@ impl Outside for Reach {
 
     fn store(&mut self, task: TaskId, lun: Option<&ServedLun>, bytes: Vec<u8>) {
         if let Some(agent) = &self.shared.agent
-            && let Some(wrong) = agent.is_wrong_to_reserve(self.connection)
+            && let Some(wrong) = agent.why_not_to_reserve(self.connection)
         {
             unreachable!("{wrong}");
         }
@@ -289,7 +289,7 @@ impl Outside for Reach {
         let Some(agent) = &self.shared.agent else { return Entry::Refused };
         let place = match agent.answer(self.connection) {
             Knocked::Later => return Entry::Later,
-            Knocked::Shut => return Entry::Refused,
+            Knocked::Refused => return Entry::Refused,
             Knocked::Exhausted => return Entry::Exhausted,
             Knocked::Open(place) => place,
         };

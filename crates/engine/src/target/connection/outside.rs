@@ -261,7 +261,7 @@ impl Outside for Reach {
         let Some(segments) = &shared.segments else { return Entry::Refused };
         match segments.answer(self.session.connection) {
             Knocked::Later => Entry::Later,
-            Knocked::Shut => Entry::Refused,
+            Knocked::Refused => Entry::Refused,
             Knocked::Exhausted => Entry::Exhausted,
             Knocked::Open(segment) => {
                 self.let_in(segments, segment).map_or(Entry::Refused, Entry::Granted)

@@ -9,10 +9,10 @@ use netraid_control::{
     token::Grant,
     units::{Generation, Moment},
 };
-use netraid_iscsi_proto::target::{ConnectionId, Party, Standing};
+use netraid_iscsi_proto::target::{ConnectionId, Standing};
 use netraid_node::{
     Barred, Entry, Guest, Needs, Permit, Refused,
-    segments::{PlanKey, Running, SegmentKey, Session},
+    segments::{PlanKey, Running, SegmentKey, Session, party},
 };
 use netraid_scsi::View;
 
@@ -32,6 +32,8 @@ pub(in crate::way) struct Visitor {
     /// table is asked.
     expires: Cell<Moment>,
     must_have_ended: Cell<bool>,
+    /// Its time was over, or its plan ended, when the table looked last.
+    was_past: Cell<bool>,
     /// It was noted that nothing of it is at the device.
     is_over: Cell<bool>,
 }
@@ -53,6 +55,7 @@ impl Visitor {
             view,
             running: Running::default(),
             must_have_ended: Cell::new(false),
+            was_past: Cell::new(false),
             is_over: Cell::new(false),
         }
     }
@@ -63,25 +66,29 @@ impl Visitor {
 
     /// What its session is let in to.
     pub(in crate::way) fn entry(&self) -> Entry {
-        let token = self.grant.token();
-        let mut party = [0; 32];
-        party[..16].copy_from_slice(&token.mediator.0);
-        party[16..].copy_from_slice(&token.plan.0);
-        let ends_others = self.permit.borrow().governs();
-        let realm = self.place.realm.id;
-        Entry::Granted(Standing { realm, ends_others, party: Some(Party(party)) })
+        let (ends_others, realm) = (self.permit.borrow().governs(), self.place.realm.id);
+        Entry::Granted(Standing { realm, ends_others, party: Some(party(self.plan())) })
     }
 
     pub(super) fn note_extended(&self, until: Moment) {
         self.expires.set(until.max(self.expires.get()));
     }
 
-    pub(super) fn note_ended(&self) {
+    /// The table looks now; its plan was ended, or not.
+    pub(super) fn note_looked_at(&self, is_revoked: bool) {
+        self.was_past.set(is_revoked || self.why_past().is_some());
+    }
+
+    pub(super) const fn was_past(&self) -> bool {
+        self.was_past.get()
+    }
+
+    pub(in crate::way) fn note_ended(&self) {
         self.must_have_ended.set(true);
     }
 
     /// Whether an order ends it.
-    pub(super) fn ends_by(&self, order: SegmentOrder) -> bool {
+    pub(in crate::way) fn ends_by(&self, order: SegmentOrder) -> bool {
         match order {
             SegmentOrder::Raise(generation) => self.terms().generation < generation,
             SegmentOrder::EndPlan(plan) => self.grant.token().plan == plan,
@@ -90,7 +97,7 @@ impl Visitor {
     }
 
     /// Why nothing may be asked for any more, if so.
-    pub(super) fn is_past(&self) -> Option<&'static str> {
+    pub(super) fn why_past(&self) -> Option<&'static str> {
         if self.must_have_ended.get() {
             Some("of a session that was ended")
         } else if self.agent.now() >= self.expires.get() {
@@ -106,8 +113,8 @@ impl Visitor {
         self.terms().rights.contain(right)
     }
 
-    pub(super) fn is_wrong(&self, op: Op, pieces: &[(u64, u64)]) -> Option<&'static str> {
-        if let Some(why) = self.is_past() {
+    pub(super) fn what_is_wrong(&self, op: Op, pieces: &[(u64, u64)]) -> Option<&'static str> {
+        if let Some(why) = self.why_past() {
             return Some(why);
         }
         if !self.has_right(Rights::for_op(op)) {

@@ -95,7 +95,7 @@ impl Guests {
         let generation = self.generation;
         self.cases.add(Case::SegmentFenced);
         self.note(|| format!("the segment has {generation:?}"));
-        self.net.raise(self.host, generation);
+        self.net.store_generation(self.host, generation);
         (self.is_draining, self.fence) = (true, None);
         // An agent may know the generation before it ends sessions by it: somebody has logged in with it.
         let wait = Duration::from_millis([0, 0, 5, 50][self.dice.index(4)]);

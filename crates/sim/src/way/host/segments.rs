@@ -14,13 +14,13 @@ use netraid_node::{
     segments::{Action, OrderId, Session as _, Unopened},
 };
 
-use super::Host;
+use super::{AtDisk, Host};
 use crate::way::{
     agent::{Agent, Place, Visitor},
     counts::Count,
     desk::{Desk, Event, Turn},
     interface::{Ordered, SegmentOrder},
-    reach::LUN,
+    reach::{LUN, Work},
 };
 
 /// One opening or closing in so many takes long.
@@ -42,9 +42,9 @@ pub(super) struct SegmentDesk {
 
 impl Host {
     /// The agent stores that the segment has this generation.
-    pub(in crate::way) fn raise(&self, generation: Generation) {
+    pub(in crate::way) fn store_generation(&self, generation: Generation) {
         if let Some(agent) = &self.agent {
-            agent.raise(generation);
+            agent.store_generation(generation);
         }
     }
 
@@ -164,19 +164,24 @@ impl Host {
     ) {
         match action {
             Action::Open(_, place) => {
-                self.segments.place = Some(place);
+                assert!(!agent.is_open(), "{:?}: a device is opened twice", self.id);
+                self.take_place(place);
                 let time = self.device_time();
                 let turn = Turn::Opened(agent.generation());
                 desk.agenda.put_in(time, Event::Segment(self.id, self.programs, turn));
             }
             Action::Close(_, place) => {
-                desk.count(Count::SegmentSlept);
-                self.segments.place = Some(place);
+                assert!(agent.is_open(), "{:?}: a device is closed twice", self.id);
+                if !agent.is_closed() {
+                    desk.count(Count::SegmentSlept);
+                }
+                self.take_place(place);
                 self.close_device(desk);
             }
             Action::Remove(_, place) => {
+                assert!(agent.is_open(), "{:?}: a device is closed twice", self.id);
                 desk.count(Count::SegmentRemoved);
-                self.segments.place = Some(place);
+                self.take_place(place);
                 self.is_taken_away = false;
                 if let Some(lun) = self.lun() {
                     lun.house().set(Gate::Leaving);
@@ -189,9 +194,10 @@ impl Host {
                 }
             }
             Action::Drop(visitor, why) => {
-                if let Some(wrong) = agent.is_wrong_to_end(&visitor, why) {
+                if let Some(wrong) = agent.why_not_to_end(&visitor, why) {
                     unreachable!("{:?}: {wrong}", self.id);
                 }
+                visitor.note_ended();
                 if let Some(program) = &self.program {
                     program.shared.node.borrow_mut().drop_connection(visitor.connection());
                     program.shared.gather_wakes();
@@ -214,6 +220,11 @@ impl Host {
         }
     }
 
+    fn take_place(&mut self, place: Rc<Place>) {
+        let other = self.segments.place.replace(place);
+        assert!(other.is_none(), "{:?}: a device is opened or closed beside another one", self.id);
+    }
+
     fn wake_login(&self, connection: ConnectionId) {
         if let Some(program) = &self.program {
             program.shared.wakes.borrow_mut().push(connection);
@@ -222,8 +233,11 @@ impl Host {
 
     /// What an order ends must be at the disk no more.
     fn check_order(&self, agent: &Agent, order: SegmentOrder) {
-        let ended = |connection| agent.is_ended_by(connection, order);
-        let left = self.works.values().find(|at| at.work.is_request() && ended(at.connection));
+        let is_ended = |at: &&AtDisk| {
+            let is_known = !matches!(at.work, Work::Nothing);
+            is_known && at.visitor.as_ref().is_some_and(|visitor| visitor.ends_by(order))
+        };
+        let left = self.works.values().find(is_ended);
         if let Some(at) = left {
             unreachable!("{:?}: {order:?} is done under a request of {:?}", self.id, at.connection);
         }
@@ -233,7 +247,9 @@ impl Host {
 
     fn handle_opened(&mut self, desk: &mut Desk, agent: &Agent, generation: Generation) {
         let place = self.segments.place.take();
-        let (Some(place), Some(program)) = (place, &self.program) else { return };
+        let (Some(place), Some(program)) = (place, &self.program) else {
+            unreachable!("{:?}: a device is open that was not opened", self.id)
+        };
         if self.dice.one_in(agent.config.unopened_one_in) {
             desk.count(Count::SegmentUnopened);
             return agent.opened(Err(Unopened::Exhausted));

@@ -165,13 +165,13 @@ pub(super) fn wrong_to(agent: &Agent, connection: ConnectionId, work: &Work) -> 
     match work {
         Work::Store(_) | Work::Nothing => None,
         Work::Request(request) if request.op == Op::Flush => {
-            agent.is_wrong(connection, (request.op, &[]))
+            agent.what_is_wrong(connection, (request.op, &[]))
         }
-        Work::Request(request) => agent.is_wrong(connection, (request.op, &[place(request)])),
+        Work::Request(request) => agent.what_is_wrong(connection, (request.op, &[place(request)])),
         Work::Pieces(pieces) => {
             let op = pieces.first()?.op;
             let places: Vec<_> = pieces.iter().map(place).collect();
-            agent.is_wrong(connection, (op, &places))
+            agent.what_is_wrong(connection, (op, &places))
         }
     }
 }
