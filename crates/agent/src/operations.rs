@@ -208,26 +208,31 @@ impl Inner {
     ) -> Result<(Done, Option<SegmentId>), Fault> {
         let Step { done, then } = step?;
         let mut removed = None;
-        let told = match then {
-            Then::Nothing | Then::Make(_) | Then::WriteLabel(..) => Ok(()),
-            Then::Raise(segment, generation) => self.raise(mediator, segment, generation).await,
+        let (order, told) = match then {
+            Then::Nothing | Then::Make(_) | Then::WriteLabel(..) => return Ok((done, None)),
+            Then::Raise(segment, generation) => {
+                let raised = self.raise(mediator, segment, generation).await;
+                ("raise the generation of a segment", raised)
+            }
             Then::Remove(segment) => {
                 removed = Some(segment);
-                self.target.close_segment(mediator, segment).await
+                ("close a segment", self.target.close_segment(mediator, segment).await)
             }
-            Then::Extend(plan, until) => self.extend(mediator, plan, until).await,
+            Then::Extend(plan, until) => {
+                ("extend a plan", self.extend(mediator, plan, until).await)
+            }
             Then::End(plan, revoked) => {
                 let ended = self.target.end_plan(mediator, plan).await.map(drop);
                 if ended.is_ok() {
                     revoked?;
                 }
-                ended
+                ("end a plan", ended)
             }
         };
         match told {
             Ok(()) => Ok((done, removed)),
             Err(error) => {
-                tracing::error!(%mediator, %error, "the target");
+                tracing::error!(%mediator, order, %error, "the target could not carry out an order");
                 Err(fault(FaultCode::Failed, error.to_string()))
             }
         }
