@@ -376,11 +376,8 @@ impl<U: Clone, S: Deref<Target: Session> + Clone> Segments<U, S> {
         let segment = self.segments.get_mut(&key).filter(|_| knock.answer == Answer::Open(()));
         let segment = segment.ok_or(Late)?;
         assert_eq!(segment.stage, Stage::Open, "a login waits for it");
-        let holds = session.holds(segment.fence.generation(), now);
-        let stands = stands(&session);
-        if !(holds || planted(Planted::LateLoginLetIn))
-            || !(stands || planted(Planted::EndedPlanLetIn))
-        {
+        let stands = stands(&session) || planted(Planted::EndedPlanLetIn);
+        if !stands || !session.holds(segment.fence.generation(), now) {
             return Err(Late);
         }
         segment.sessions.push(session);

@@ -165,7 +165,6 @@ errors! {
         SpanSentAsOne: "A request that spans ranges goes out whole where its first piece is where the session says.",
         StoreUncounted: "A command whose reservations are stored does not count as at the device.",
         SegmentSizeShown: "A session sees the size of the segment, not that of its ranges.",
-        LateLoginLetIn: "A login that waited for its segment is let in though its grant is over meanwhile.",
         EndedPlanLetIn: "A login that waited for its segment is let in though its plan was ended meanwhile.",
         ParkedLoginForgotten: "Nobody opens the device of a segment again for a login that came while the device was closed.",
         EndedSessionUsesNothing: "A session that was ended keeps its device open no more, whatever it has there.",
