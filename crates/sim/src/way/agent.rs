@@ -224,20 +224,25 @@ impl Agent {
         self.revoked.borrow().contains(&plan)
     }
 
-    /// The table is given an order. What must end by it is noted here, too: the table is not asked.
-    pub(super) fn order(&self, order: SegmentOrder) -> OrderId {
+    /// The table is given an order, and tells its end by this number, if it is not done at once. What must end by it is noted
+    /// here, too: the table is not asked.
+    pub(super) fn order(&self, order: SegmentOrder) -> Option<OrderId> {
         let now = self.clock.get();
         let id = match order {
             SegmentOrder::Raise(generation) => {
                 self.note_told(generation);
-                self.change().raise(self.key(), generation, now)
+                Some(self.change().raise(self.key(), generation, now))
             }
             SegmentOrder::EndPlan(plan) => {
-                self.change().end_plan((self.config.mediator, plan), now)
+                Some(self.change().end_plan((self.config.mediator, plan), now))
             }
             SegmentOrder::Close => {
                 self.is_closed.set(true);
-                self.change().close(self.key(), now)
+                Some(self.change().close(self.key(), now))
+            }
+            SegmentOrder::Extend(plan, until) => {
+                self.extend(plan, until);
+                None
             }
         };
         let visitors = self.visitors.borrow();

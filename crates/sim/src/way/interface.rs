@@ -188,6 +188,9 @@ pub enum SegmentOrder {
     EndPlan(PlanId),
     /// It is closed.
     Close,
+    /// A plan lasts until this moment, for the sessions that it has then. See [`super::Net::extend_plan`] for an order that does
+    /// not wait for others.
+    Extend(PlanId, Moment),
 }
 
 impl HostConfig {

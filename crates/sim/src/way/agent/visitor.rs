@@ -93,6 +93,7 @@ impl Visitor {
             SegmentOrder::Raise(generation) => self.terms().generation < generation,
             SegmentOrder::EndPlan(plan) => self.grant.token().plan == plan,
             SegmentOrder::Close => true,
+            SegmentOrder::Extend(..) => false,
         }
     }
 

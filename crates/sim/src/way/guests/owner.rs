@@ -67,8 +67,9 @@ impl Guests {
             visit.ended_by.push(number);
         }
         if self.dice.one_in(2) {
-            // That was under way.
-            self.extend_plan(guest);
+            // That was under way: it changes nothing.
+            let until = self.now().after_ms(200 + self.dice.below(600));
+            self.order(SegmentOrder::Extend(plan, until));
         }
         let wait = Duration::from_millis(self.dice.below(300));
         self.net.put_in(wait, Happening::Leave(line));

@@ -137,7 +137,10 @@ impl Host {
             Turn::Look => {
                 self.segments.looks = false;
                 while let Some((number, order)) = self.segments.asked.pop_front() {
-                    self.segments.given.insert(agent.order(order), (number, order));
+                    match agent.order(order) {
+                        Some(id) => drop(self.segments.given.insert(id, (number, order))),
+                        None => self.segments.ended.push_back((number, Ordered::Done)),
+                    }
                 }
                 while let Some(action) = agent.next_action() {
                     self.carry_out_action(desk, &agent, action);
