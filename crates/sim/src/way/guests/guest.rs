@@ -85,7 +85,9 @@ impl Guests {
         if self.is_ending || is_there {
             return;
         }
-        if self.is_draining || self.closing.is_some() {
+        // An agent may know a generation before it ends sessions by it.
+        let is_early = self.is_draining && self.fence.is_none() && self.dice.one_in(3);
+        if self.closing.is_some() || (self.is_draining && !is_early) {
             // What it would be given may be in use by one that was fenced.
             self.net.put_in(Duration::from_millis(5), Happening::Begin(guest));
             return;
@@ -95,7 +97,11 @@ impl Guests {
         plan[..8].copy_from_slice(&self.plans.to_be_bytes());
         let plan = PlanId(plan);
         let initiator = format!("iqn.2025-01.example:guest{guest}");
-        let terms = self.draw_terms(guest);
+        let mut terms = self.draw_terms(guest);
+        if is_early {
+            // No bytes are given to it.
+            terms.rights = Rights::FLUSH.and(Rights::RESERVE);
+        }
         let credentials = self.issue(plan, &initiator, terms);
         let mut config = LineConfig::new(initiator);
         config.credentials = Some(credentials);

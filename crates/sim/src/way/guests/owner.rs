@@ -98,8 +98,8 @@ impl Guests {
         self.note(|| format!("the segment has {generation:?}"));
         self.net.store_generation(self.host, generation);
         (self.is_draining, self.fence) = (true, None);
-        // An agent may know the generation before it ends sessions by it: somebody has logged in with it.
-        let wait = Duration::from_millis([0, 0, 5, 50][self.dice.index(4)]);
+        // Meanwhile a guest may log in with it.
+        let wait = Duration::from_millis([0, 5, 20, 100][self.dice.index(4)]);
         self.net.put_in(wait, Happening::EndFenced(generation));
         for (line, visit) in &mut self.visits {
             visit.has_ended = true;
