@@ -56,7 +56,7 @@ pub(crate) fn new_members(level: Level, members: usize) -> Vec<Image> {
 }
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/all/media/images").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/all/media/images/1").join(name)
 }
 
 /// Whether the files are to be made anew.
