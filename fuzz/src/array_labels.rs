@@ -5,6 +5,8 @@
 use arbitrary::Arbitrary;
 use netraid_raid::{
     assemble::{CleanClose, Found, Permissions, assemble, choose_array},
+    checksum::ChecksumKind,
+    format::Format,
     geometry::Level,
     label::{Closure, Holder, LABEL_LEN, Label, LogLabel, MemberEntry},
     lack::Lack,
@@ -111,7 +113,12 @@ fn first_label(shape: &Shape) -> Option<Label> {
         holder,
         closure: Closure::Clean,
         members: (0..geometry.members()).map(entry).collect(),
-        log: has_log.then_some(LogLabel { salt: 99, beginnings }),
+        log: has_log.then_some(LogLabel {
+            format: Format::Two,
+            checksum: ChecksumKind::Crc32c,
+            salt: 99,
+            beginnings,
+        }),
         compatible: 0,
         read_only_compatible: 0,
     })

@@ -1,4 +1,4 @@
-//! What hostile members may hold of an array with a log: batches, checkpoints, and pages of its
+//! What hostile members may hold of an array with a log: batches, checkpoints, lists of snapshots, and pages of its
 //! tables, valid ones with changed bytes under a right checksum. Nothing panics; what is read means
 //! the same when it is written again; a walk along the log ends, and never goes past what the ring
 //! holds; a table that was loaded says of no stripe two things.
@@ -7,14 +7,16 @@ use std::collections::BTreeMap;
 
 use arbitrary::Arbitrary;
 use netraid_raid::{
-    checkpoint::Checkpoint,
+    checkpoint::{Checkpoint, ListName},
+    format::Format,
     geometry::Level,
     log::{
         Basis, Batch, Begin, Beginnings, Bounds, Link, LogKey, Position, Record, Ring, Walk,
         head_blocks,
     },
-    regions::LoggedShape,
-    stripes::{Entry, STRIPES_PER_PAGE, StripePage, StripeTable},
+    regions::{LIST_OFFSETS, LoggedShape},
+    snapshots::{Snapshot, SnapshotList},
+    stripes::{Entry, Interval, StripePage, StripeTable},
     sums::{SumLayout, SumPage},
 };
 
@@ -49,7 +51,8 @@ impl Changes {
 /// Takes an input; panics on a finding.
 pub fn run(input: &[u8]) {
     let Some((kind, rest)) = input.split_first() else { return };
-    match kind % 4 {
+    match kind % 5 {
+        4 => lists(rest),
         0 => checkpoints(rest),
         1 => stripe_pages(rest),
         2 => sum_pages(rest),
@@ -65,6 +68,7 @@ struct AnyCheckpoint {
     tail: u64,
     stripe_images: u64,
     changes: Changes,
+    list: (u64, u32),
 }
 
 fn checkpoints(input: &[u8]) {
@@ -72,7 +76,8 @@ fn checkpoints(input: &[u8]) {
         let tail = Link { end: Position(one.tail), crc: 1 };
         let (generation, counter, round) = (one.generation, one.counter, one.round);
         let stripe_images = one.stripe_images;
-        let checkpoint = Checkpoint { generation, counter, round, tail, stripe_images };
+        let list = ListName { counter: one.list.0, crc: one.list.1 };
+        let checkpoint = Checkpoint { generation, counter, round, tail, stripe_images, list };
         let mut image = checkpoint.encode(UUID);
         one.changes.apply(&mut image, checkpoint.offset());
         for slot in [0, 1] {
@@ -97,20 +102,24 @@ struct AnyStripePage {
 
 fn stripe_pages(input: &[u8]) {
     let (logical, physical) = (900, 1100);
-    let mut table = StripeTable::new(logical, physical);
+    let format = if input.len().is_multiple_of(2) { Format::One } else { Format::Two };
+    let mut table = StripeTable::new(format, logical, physical);
     for one in operations::<AnyStripePage>(input, 20) {
-        let mut entries = vec![Entry::default(); STRIPES_PER_PAGE as usize];
+        let mut entries = vec![Entry::default(); format.stripes_per_page() as usize];
         for (at, logical, round) in one.entries.iter().take(200) {
             let at = usize::from(*at) % entries.len();
-            entries[at] = Entry { logical: Some(u32::from(*logical)), round: u32::from(*round) };
+            let (logical, round) = (Some(u32::from(*logical)), u32::from(*round));
+            entries[at] = Entry { logical, round, interval: Interval::open(1 + round % 3) };
         }
         let (index, counter) = (u64::from(one.index % 4), u64::from(one.counter));
         let (round, uncounted) = (u32::from(one.round), u32::from(one.uncounted));
+        let entries = entries.into_iter().collect();
         let page = StripePage { index, counter, round, uncounted, entries };
-        let mut image = page.encode(UUID, 4096);
+        let mut image = page.encode(format, UUID, 4096);
         one.changes.apply(&mut image, 4096);
-        let Ok(page) = StripePage::decode(&image, UUID, 4096) else { continue };
-        assert_eq!(StripePage::decode(&page.encode(UUID, 4096), UUID, 4096).as_ref(), Ok(&page));
+        let Ok(page) = StripePage::decode(&image, format, UUID, 4096) else { continue };
+        let again = page.encode(format, UUID, 4096);
+        assert_eq!(StripePage::decode(&again, format, UUID, 4096).as_ref(), Ok(&page));
         assert!(page.counted(u32::from(one.round) / 2) <= page.counter);
         table.load(&page);
     }
@@ -122,6 +131,43 @@ fn stripe_pages(input: &[u8]) {
     }
     assert_eq!(table.mapped() as usize, holders.len());
     assert_eq!(table.free() + table.mapped(), physical);
+}
+
+#[derive(Debug, Arbitrary)]
+struct AnyList {
+    counter: u8,
+    next_number: u32,
+    rolling_back: u8,
+    snapshots: Vec<(u8, u64, String)>,
+    changes: Changes,
+}
+
+fn lists(input: &[u8]) {
+    for one in operations::<AnyList>(input, 20) {
+        let snapshot = |(number, capacity, name): &(u8, u64, String)| Snapshot {
+            number: u32::from(*number),
+            flags: 0,
+            time_ms: 1,
+            capacity: *capacity,
+            uuid: UUID,
+            name: name.chars().take(15).collect(),
+        };
+        let list = SnapshotList {
+            counter: u64::from(one.counter) + 1,
+            next_number: one.next_number,
+            rolling_back: u32::from(one.rolling_back),
+            snapshots: one.snapshots.iter().take(95).map(snapshot).collect(),
+        };
+        let (mut image, _) = list.encode(UUID);
+        one.changes.apply(&mut image, list.offset());
+        for (slot, place) in LIST_OFFSETS.into_iter().enumerate() {
+            let Ok((read, name)) = SnapshotList::decode(&image, UUID, slot) else { continue };
+            assert_eq!((read.offset(), read.counter), (place, name.counter));
+            assert!(read.snapshots.iter().all(|one| one.number < read.next_number));
+            let (again, _) = read.encode(UUID);
+            assert_eq!(SnapshotList::decode(&again, UUID, slot).map(|(list, _)| list), Ok(read));
+        }
+    }
 }
 
 #[derive(Debug, Arbitrary)]
@@ -224,6 +270,7 @@ fn log(input: &[u8]) {
         logical_stripes: 40,
         physical_stripes: 48,
         log_blocks: 64,
+        format: Format::Two,
     };
     let (regions, geometry) = shape.layout().expect("a shape that can be");
     let (ring, bounds) = (Ring::new(64), Bounds::new(&geometry, &regions));

@@ -123,6 +123,11 @@ errors! {
         WaitingReadsStay: "Large reads that wait for room never begin.",
         NeverSentNeverEnds: "A member request that could not be sent never ends.",
         LateWriteAllowed: "A session begins anew without a reset of what the last one left behind.",
+        BirthFromRound: "A stripe is born with the number of its round, not of the next snapshot.",
+        UnnamedListBelieved: "A list of snapshots counts that the checkpoint does not name.",
+        ListForgotten: "A checkpoint does not name the list of snapshots that the one before it named.",
+        AtomicWriteSplit: "The records of an atomic write go into several batches.",
+        ListNotGiven: "A member gets a checkpoint without the list of snapshots that it names.",
     }
     way {
         StandstillCounts: "A process that stood still judges by the time that has passed before it looks what has come.",

@@ -16,10 +16,30 @@ use crate::{
     lack::ROUND_MAX,
     log::{Link, Position},
     page::{About, COUNTER_MAX, Kind, PageError},
-    regions::CHECKPOINT_OFFSETS,
+    regions::{CHECKPOINT_OFFSETS, PAGE_LEN},
 };
 
-const KIND: Kind = Kind { magic: *b"NRCHECK\n", version: 1, what: "checkpoint" };
+const KIND: Kind = Kind { magic: *b"NRCHECK\n", version: 1, what: "checkpoint", len: PAGE_LEN };
+
+/// Which list of snapshots counts: of two, the one that the checkpoint names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListName {
+    /// The list's counter; 0: there is no list, and no snapshot was ever taken.
+    pub counter: u64,
+    /// The checksum in the list's header.
+    pub crc: u32,
+}
+
+impl ListName {
+    /// No list.
+    pub const NONE: Self = Self { counter: 0, crc: 0 };
+
+    /// Which of the two slots the list is in.
+    #[must_use]
+    pub const fn slot(&self) -> usize {
+        (self.counter % 2) as usize
+    }
+}
 
 /// A checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +55,8 @@ pub struct Checkpoint {
     /// How many images the pages of the stripe table have had, all together: who finds fewer has
     /// not found the newest of each.
     pub stripe_images: u64,
+    /// The list of snapshots that counts; none in an array of [`Format::One`](crate::format::Format::One).
+    pub list: ListName,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -45,6 +67,8 @@ struct Raw {
     tail_crc: U32,
     round: U32,
     stripe_images: U64,
+    list_counter: U64,
+    list_crc: U32,
 }
 
 impl Checkpoint {
@@ -69,6 +93,8 @@ impl Checkpoint {
             tail_crc: self.tail.crc.into(),
             round: self.round.into(),
             stripe_images: self.stripe_images.into(),
+            list_counter: self.list.counter.into(),
+            list_crc: self.list.crc.into(),
         };
         let about = About { counter: self.counter, ..About::default() };
         KIND.encode(about, array_uuid, self.offset(), raw.as_bytes())
@@ -90,12 +116,14 @@ impl Checkpoint {
             round: raw.round.get(),
             tail: Link { end: Position(raw.tail.get()), crc: raw.tail_crc.get() },
             stripe_images: raw.stripe_images.get(),
+            list: ListName { counter: raw.list_counter.get(), crc: raw.list_crc.get() },
         };
         let impossible = [
             ("slot", checkpoint.slot() != slot),
             ("generation", checkpoint.generation > COUNTER_MAX),
             ("tail", checkpoint.tail.end.0 > COUNTER_MAX),
             ("round", checkpoint.round > ROUND_MAX),
+            ("list", checkpoint.list.counter > COUNTER_MAX),
         ];
         match impossible.into_iter().find(|(_, impossible)| *impossible) {
             Some((field, _)) => Err(KIND.field(field)),
@@ -114,7 +142,9 @@ mod tests {
         let tail = Link { end: Position(12_345), crc: 0xdead_beef };
         for counter in [18, 19] {
             let stripe_images = 1 << 63;
-            let checkpoint = Checkpoint { generation: 4, counter, round: 7, tail, stripe_images };
+            let list = ListName { counter: 3, crc: 0x1234_5678 };
+            let checkpoint =
+                Checkpoint { generation: 4, counter, round: 7, tail, stripe_images, list };
             let image = checkpoint.encode([1; 16]);
             let slot = checkpoint.slot();
             assert_eq!(Checkpoint::decode(&image, [1; 16], slot), Ok(checkpoint));
@@ -139,6 +169,7 @@ mod tests {
             round: ROUND_MAX,
             tail,
             stripe_images: u64::MAX,
+            list: ListName { counter: COUNTER_MAX, crc: u32::MAX },
         };
         assert_eq!(read(last), Ok(last));
         let beyond = Position(COUNTER_MAX + 1);
@@ -147,6 +178,7 @@ mod tests {
             Checkpoint { counter: COUNTER_MAX + 1, ..last },
             Checkpoint { tail: Link { end: beyond, ..tail }, ..last },
             Checkpoint { round: ROUND_MAX + 1, ..last },
+            Checkpoint { list: ListName { counter: COUNTER_MAX + 1, crc: 0 }, ..last },
         ] {
             assert!(matches!(read(forged), Err(PageError::Field { .. })), "{forged:?}");
         }

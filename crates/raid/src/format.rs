@@ -6,7 +6,8 @@
 use alloc::{string::String, vec::Vec};
 
 use crate::{
-    checkpoint::Checkpoint,
+    checkpoint::{Checkpoint, ListName},
+    checksum::ChecksumKind,
     geometry::Geometry,
     label::{Closure, FIRST_GENERATION, Holder, Label, LogLabel, MemberEntry, NAME_LEN_MAX, Uuid},
     lack::Lack,
@@ -14,6 +15,35 @@ use crate::{
     member::{MemberIndex, MemberState},
     regions::{LABEL_OFFSETS, Regions},
 };
+
+/// What the tables of an array with a log can say; it is chosen when the array is made, and never changes.
+///
+/// The numbers, and what each brought, stand in docs/formats/array.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// An entry of the stripe table says which stripe is there and the round that changed it last.
+    One,
+    /// Entries have intervals of snapshots and a layout, checkpoints name a list of snapshots, and the label has a
+    /// kind of checksums. What `create` makes.
+    Two,
+}
+
+impl Format {
+    /// Entries of a page of the stripe table.
+    #[must_use]
+    pub const fn stripes_per_page(self) -> u32 {
+        crate::regions::PAGE_PAYLOAD_LEN / self.entry_len()
+    }
+
+    /// Bytes of an entry of the stripe table.
+    #[must_use]
+    pub const fn entry_len(self) -> u32 {
+        match self {
+            Self::One => 8,
+            Self::Two => 16,
+        }
+    }
+}
 
 /// An offset on a member, and what is written there.
 pub type Image = (u64, Vec<u8>);
@@ -24,6 +54,7 @@ pub type Image = (u64, Vec<u8>);
 /// When the name is too long, or there is not one identity for each member.
 #[must_use]
 pub fn first_label(
+    format: Format,
     (regions, geometry): (Regions, Geometry),
     name: &str,
     array_uuid: Uuid,
@@ -50,7 +81,12 @@ pub fn first_label(
         holder: Holder::default(),
         closure: Closure::Clean,
         members: members.iter().map(entry).collect(),
-        log: Some(LogLabel { salt, beginnings: Beginnings::default() }),
+        log: Some(LogLabel {
+            format,
+            checksum: ChecksumKind::Crc32c,
+            salt,
+            beginnings: Beginnings::default(),
+        }),
         compatible: 0,
         read_only_compatible: 0,
     }
@@ -64,19 +100,21 @@ pub fn first_label(
 /// As [`first_label`].
 #[must_use]
 pub fn format(
+    format: Format,
     layout: (Regions, Geometry),
     name: &str,
     array_uuid: Uuid,
     members: &[Uuid],
     salt: u64,
 ) -> Vec<Vec<Image>> {
-    let label = first_label(layout, name, array_uuid, members, salt);
+    let label = first_label(format, layout, name, array_uuid, members, salt);
     let checkpoint = Checkpoint {
         generation: label.generation,
         counter: 1,
         round: 0,
         tail: Link::default(),
         stripe_images: 0,
+        list: ListName::NONE,
     };
     let on_member = |index| {
         let label = Label { index, ..label.clone() };
@@ -107,10 +145,11 @@ mod tests {
             logical_stripes: 40,
             physical_stripes: 48,
             log_blocks: 64,
+            format: Format::Two,
         };
         let layout = shape.layout().unwrap();
         let members: Vec<Uuid> = (1..=5).map(|at| [at; 16]).collect();
-        let images = format(layout, "tank", [9; 16], &members, 77);
+        let images = format(Format::Two, layout, "tank", [9; 16], &members, 77);
         assert_eq!(images.len(), 5);
         for (at, images) in images.iter().enumerate() {
             let mut bytes = vec![0; usize::try_from(layout.0.labels.len).unwrap()];

@@ -78,6 +78,8 @@ impl Level {
     }
 }
 
+/// Longest chunk, in bytes.
+pub const CHUNK_LEN_MAX: u32 = 16 << 20;
 /// Most stripes of an array: what an engine keeps of each stripe, two bits, has to fit into memory
 /// whatever a label says.
 pub const STRIPES_MAX: u64 = 1 << 32;
@@ -182,7 +184,7 @@ impl Geometry {
         if level == Level::Raid10 && !members.is_multiple_of(2) {
             return Err(GeometryError::Unpaired(members));
         }
-        if !chunk_len.is_power_of_two() || !(4 << 10..=16 << 20).contains(&chunk_len) {
+        if !chunk_len.is_power_of_two() || !(4 << 10..=CHUNK_LEN_MAX).contains(&chunk_len) {
             return Err(GeometryError::Chunk(u64::from(chunk_len)));
         }
         if block_len != 512 && block_len != 4096 {

@@ -13,7 +13,9 @@ use zerocopy::{
 };
 
 use crate::{
+    checksum::ChecksumKind,
     crc,
+    format::Format,
     geometry::{Geometry, GeometryError, Level},
     lack::Lack,
     log::{Begin, Beginnings, Position},
@@ -37,6 +39,10 @@ pub(crate) const COUNTER_MAX: u64 = 1 << 60;
 const WRITTEN_BITS: u64 = 1;
 /// Incompatible feature: the array has a log, and a table says where each stripe is.
 const LOGGED: u64 = 2;
+/// Incompatible feature: tables, checkpoints and this label are of [`Format::Two`].
+const INTERVALS: u64 = 4;
+/// Layouts that a label has room for, beside that of its own fields.
+const LAYOUTS_MAX: usize = 8;
 
 /// Computes CRC32C (Castagnoli), seeded with the structure's place so that a copy elsewhere fails.
 pub(crate) fn crc32c(place: u64, parts: &[&[u8]]) -> u32 {
@@ -81,6 +87,10 @@ pub struct MemberEntry {
 /// What the label of an array with a log says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLabel {
+    /// What its tables can say.
+    pub format: Format,
+    /// What its blocks are checked by.
+    pub checksum: ChecksumKind,
     /// Random, drawn when the array was made; users of the volume never learn it.
     pub salt: u64,
     /// Which generation owns which part of the log.
@@ -150,6 +160,9 @@ pub enum LabelError {
     /// Features that must be known to read it.
     #[error("label has incompatible features {0:#x} that are not known here; use a later version")]
     Features(u64),
+    /// The array has something that this version does not know, in a place that the format has for it.
+    #[error("the array has {0}, which this program does not know; use a later version")]
+    Later(&'static str),
     /// A field with an impossible value, although the checksum matches.
     #[error("label field {0} is invalid")]
     Field(&'static str),
@@ -199,6 +212,13 @@ struct RawBegin {
     position: U64,
 }
 
+/// A layout of columns beside that of the label's own fields; zeros: there is none. Of docs/decisions/0014.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawLayout {
+    bytes: [u8; 48],
+}
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
@@ -233,7 +253,10 @@ struct Raw {
     lock_device: U64,
     lock_inode: U64,
     begins: [RawBegin; Beginnings::MAX],
-    tail: [u8; 608],
+    checksum: u8,
+    checksum_reserved: [u8; 7],
+    layouts: [RawLayout; LAYOUTS_MAX],
+    free: [u8; 216],
 }
 
 const _: () = assert!(size_of::<Raw>() == LABEL_LEN, "a label fills its slot");
@@ -279,7 +302,12 @@ impl Label {
         raw.len = 4096.into();
         raw.compatible = self.compatible.into();
         raw.read_only_compatible = self.read_only_compatible.into();
-        raw.incompatible = if self.log.is_some() { LOGGED } else { WRITTEN_BITS }.into();
+        raw.incompatible = match self.log.as_ref().map(|log| log.format) {
+            None => WRITTEN_BITS,
+            Some(Format::One) => LOGGED,
+            Some(Format::Two) => LOGGED | INTERVALS,
+        }
+        .into();
         raw.array_uuid = self.array_uuid;
         raw.name[..self.name.len()].copy_from_slice(self.name.as_bytes());
         raw.level = geometry.level().number();
@@ -305,6 +333,7 @@ impl Label {
             *raw = RawMember::from_entry(entry, self.log.is_some());
         }
         if let Some(log) = &self.log {
+            raw.checksum = log.checksum.number();
             raw.log_salt = log.salt.into();
             let begins = log.beginnings.as_slice();
             raw.begin_count = narrow::<_, u32>(begins.len()).into();
@@ -335,7 +364,7 @@ impl Label {
         if raw.version.get() != VERSION {
             return Err(LabelError::Version(raw.version.get()));
         }
-        match raw.incompatible.get() & !(WRITTEN_BITS | LOGGED) {
+        match raw.incompatible.get() & !(WRITTEN_BITS | LOGGED | INTERVALS) {
             0 => raw.interpret(),
             unknown => Err(LabelError::Features(unknown)),
         }
@@ -360,9 +389,12 @@ impl Raw {
             self.stripes.get(),
             regions.data.offset,
         )?;
-        let is_logged = self.incompatible.get() & LOGGED != 0;
+        let format = self.format()?;
         let order = regions.in_order();
-        let room = if is_logged { regions.hold_logged(&geometry) } else { regions.hold(&geometry) };
+        let room = match format {
+            Some(format) => regions.hold_logged(&geometry, format),
+            None => regions.hold(&geometry),
+        };
         if !room || order.windows(2).any(|pair| pair[0].end() > pair[1].offset) {
             return Err(LabelError::Field("regions"));
         }
@@ -394,8 +426,10 @@ impl Raw {
                 2 => Closure::Clean,
                 _ => return Err(LabelError::Field("closure")),
             },
-            members: entries.map(|raw| raw.interpret(is_logged)).collect::<Result<_, _>>()?,
-            log: if is_logged { Some(self.log()?) } else { None },
+            members: entries
+                .map(|raw| raw.interpret(format.is_some()))
+                .collect::<Result<_, _>>()?,
+            log: format.map(|format| self.log(format)).transpose()?,
             compatible: self.compatible.get(),
             read_only_compatible: self.read_only_compatible.get(),
         })
@@ -403,7 +437,31 @@ impl Raw {
 }
 
 impl Raw {
-    fn log(&self) -> Result<LogLabel, LabelError> {
+    /// The format of an array with a log; none of one without.
+    fn format(&self) -> Result<Option<Format>, LabelError> {
+        let features = self.incompatible.get();
+        match (features & LOGGED != 0, features & INTERVALS != 0) {
+            (false, false) => Ok(None),
+            (true, false) => Ok(Some(Format::One)),
+            (true, true) => Ok(Some(Format::Two)),
+            (false, true) => Err(LabelError::Field("features")),
+        }
+    }
+
+    fn checksum(&self, format: Format) -> Result<ChecksumKind, LabelError> {
+        match format {
+            Format::One => Ok(ChecksumKind::Crc32c),
+            Format::Two => ChecksumKind::from_number(self.checksum)
+                .ok_or(LabelError::Later("another kind of checksums")),
+        }
+    }
+
+    fn log(&self, format: Format) -> Result<LogLabel, LabelError> {
+        let checksum = self.checksum(format)?;
+        let is_wider = self.layouts.as_bytes().iter().any(|byte| *byte != 0);
+        if format == Format::Two && is_wider {
+            return Err(LabelError::Later("stripes of another width"));
+        }
         let count = self.begin_count.get() as usize;
         let begins = self.begins.get(..count).ok_or(LabelError::Field("beginnings"))?;
         let begin = |raw: &RawBegin| Begin {
@@ -418,7 +476,7 @@ impl Raw {
             return Err(LabelError::Field("beginnings"));
         }
         let beginnings = Beginnings::new(begins).map_err(LabelError::Field)?;
-        Ok(LogLabel { salt: self.log_salt.get(), beginnings })
+        Ok(LogLabel { format, checksum, salt: self.log_salt.get(), beginnings })
     }
 }
 
@@ -538,7 +596,12 @@ pub(crate) mod tests {
             geometry,
             regions,
             generation: 40,
-            log: Some(LogLabel { salt: 0x0123_4567_89ab_cdef, beginnings }),
+            log: Some(LogLabel {
+                format: Format::Two,
+                checksum: ChecksumKind::Crc32c,
+                salt: 0x0123_4567_89ab_cdef,
+                beginnings,
+            }),
             ..sample(level, members)
         };
         let last = label.members.len() - 1;
@@ -561,22 +624,53 @@ pub(crate) mod tests {
             for copy in [0, 1] {
                 assert_eq!(Label::decode(&label.encode(copy), copy).unwrap(), label);
             }
-            let new = Label {
-                log: Some(LogLabel { salt: 0, beginnings: Beginnings::default() }),
-                ..label.clone()
-            };
-            assert_eq!(Label::decode(&new.encode(0), 0).unwrap(), new);
+            for format in [Format::One, Format::Two] {
+                let beginnings = Beginnings::default();
+                let log = LogLabel { format, checksum: ChecksumKind::Crc32c, salt: 0, beginnings };
+                let new = Label { log: Some(log), ..label.clone() };
+                assert_eq!(Label::decode(&new.encode(0), 0).unwrap(), new);
+            }
         }
         // An array with a log does not pass for one without.
         let mut plain = logged_sample(Level::Raid5, 5).encode(0);
-        assert_eq!(plain[32], 2);
+        assert_eq!(plain[32], 6);
         plain[32] = 1;
         with_right_checksum(&mut plain);
         assert_eq!(Label::decode(&plain, 0), Err(LabelError::Field("regions")));
         let mut unknown = sample(Level::Raid5, 5).encode(0);
+        unknown[32] = 9;
+        with_right_checksum(&mut unknown);
+        assert_eq!(Label::decode(&unknown, 0), Err(LabelError::Features(8)));
         unknown[32] = 5;
         with_right_checksum(&mut unknown);
-        assert_eq!(Label::decode(&unknown, 0), Err(LabelError::Features(4)));
+        assert_eq!(Label::decode(&unknown, 0), Err(LabelError::Field("features")));
+    }
+
+    #[test]
+    fn what_a_later_version_has_put_into_its_place_is_named() {
+        const CHECKSUM: usize = 3488;
+        const LAYOUTS: usize = 3496;
+        const FREE: usize = 3880;
+        let good = logged_sample(Level::Raid5, 5);
+        let with = |at: usize| {
+            let mut bytes = good.encode(0);
+            bytes[at] = 7;
+            with_right_checksum(&mut bytes);
+            Label::decode(&bytes, 0)
+        };
+        let later = LabelError::Later;
+        assert_eq!(with(CHECKSUM), Err(later("another kind of checksums")));
+        for at in [LAYOUTS, FREE - 1] {
+            assert_eq!(with(at), Err(later("stripes of another width")), "byte {at}");
+        }
+        assert_eq!(with(FREE), Ok(good.clone()));
+        // In the format before, these bytes say nothing.
+        let log = good.log.clone().map(|log| LogLabel { format: Format::One, ..log });
+        let before = Label { log, ..good };
+        let mut bytes = before.encode(0);
+        bytes[CHECKSUM..FREE].fill(7);
+        with_right_checksum(&mut bytes);
+        assert_eq!(Label::decode(&bytes, 0), Ok(before));
     }
 
     #[test]

@@ -56,6 +56,7 @@ impl Lack {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stripes::Interval;
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::vec;
 
@@ -76,7 +77,8 @@ mod tests {
                 match rng.random_range(0..10) {
                     0..=4 => {
                         let at = rng.random_range(0..STRIPES as usize);
-                        entries[at] = Entry { logical: Some(0), round: round + 1 };
+                        entries[at] =
+                            Entry { logical: Some(0), round: round + 1, interval: Interval::FIRST };
                         if is_live { unstable[at] = true } else { lacking[at] = true }
                     }
                     5 => {

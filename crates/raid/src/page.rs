@@ -20,8 +20,8 @@ use crate::{
 /// No array lives to write so many images, or so long a log; larger numbers are forged.
 pub(crate) const COUNTER_MAX: u64 = 1 << 60;
 
-const LEN: usize = PAGE_LEN as usize;
-const HEADER_LEN: usize = LEN - PAGE_PAYLOAD_LEN as usize;
+/// Bytes of the header.
+pub(crate) const HEADER_LEN: usize = (PAGE_LEN - PAGE_PAYLOAD_LEN) as usize;
 
 /// Why bytes are no page of the kind that should be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +60,8 @@ pub(crate) struct Kind {
     pub(crate) version: u16,
     /// Its name in errors.
     pub(crate) what: &'static str,
+    /// Bytes of a page, its header included.
+    pub(crate) len: u32,
 }
 
 /// What a page says of itself.
@@ -119,7 +121,8 @@ impl Kind {
         place: u64,
         payload: &[u8],
     ) -> Vec<u8> {
-        assert!(payload.len() <= PAGE_PAYLOAD_LEN as usize, "{} bytes", payload.len());
+        let len = self.len as usize;
+        assert!(payload.len() <= len - HEADER_LEN, "{} bytes", payload.len());
         let header = RawHeader {
             magic: self.magic,
             version: self.version.into(),
@@ -132,10 +135,10 @@ impl Kind {
             uncounted: about.uncounted.into(),
             reserved: [0; 8],
         };
-        let mut bytes = Vec::with_capacity(LEN);
+        let mut bytes = Vec::with_capacity(len);
         bytes.extend_from_slice(header.as_bytes());
         bytes.extend_from_slice(payload);
-        bytes.resize(LEN, 0);
+        bytes.resize(len, 0);
         let crc = crc32c(place, &[&bytes]);
         bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -154,8 +157,9 @@ impl Kind {
         let absent = PageError::Absent(self.what);
         let (header, payload) = RawHeader::ref_from_prefix(bytes).map_err(|_| absent)?;
         // Looked at first: what was never written is told apart without a checksum.
-        let is_ours =
-            bytes.len() == LEN && header.magic == self.magic && header.array_uuid == array_uuid;
+        let is_ours = bytes.len() == self.len as usize
+            && header.magic == self.magic
+            && header.array_uuid == array_uuid;
         let crc = |bytes: &[u8]| crc32c(place, &[&bytes[..CRC_AT], &[0; 4], &bytes[CRC_AT + 4..]]);
         if !is_ours || header.crc.get() != crc(bytes) {
             return Err(absent);
@@ -183,6 +187,15 @@ impl Kind {
         Ok((about, payload))
     }
 
+    /// The checksum in the header of an image that was encoded, or decodes.
+    ///
+    /// # Panics
+    /// When the image is shorter than its header.
+    pub(crate) fn crc_of(&self, image: &[u8]) -> u32 {
+        let crc: [u8; 4] = core::array::from_fn(|at| image[CRC_AT + at]);
+        u32::from_le_bytes(crc)
+    }
+
     /// A field that is impossible.
     pub(crate) const fn field(&self, field: &'static str) -> PageError {
         PageError::Field { what: self.what, field }
@@ -194,7 +207,8 @@ pub(crate) mod tests {
     use super::*;
     use std::string::ToString;
 
-    const KIND: Kind = Kind { magic: *b"NRTESTS\n", version: 3, what: "page of tests" };
+    const KIND: Kind =
+        Kind { magic: *b"NRTESTS\n", version: 3, what: "page of tests", len: PAGE_LEN };
     const ABOUT: About = About {
         detail: 7,
         index: 1 << 50,

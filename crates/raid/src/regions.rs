@@ -17,6 +17,14 @@ pub const PAGE_PAYLOAD_LEN: u32 = PAGE_LEN - 64;
 pub const LABEL_OFFSETS: [u64; 2] = [0, 32 << 10];
 /// Where the two slots of the checkpoint are.
 pub const CHECKPOINT_OFFSETS: [u64; 2] = [16 << 10, 48 << 10];
+/// Where the two slots of the list of snapshots are.
+pub const LIST_OFFSETS: [u64; 2] = [4 << 10, 36 << 10];
+/// Bytes of a slot of the list of snapshots.
+pub const LIST_LEN: u32 = 12 << 10;
+/// Where a member's counters of errors and its history are to be, in two slots; nothing writes them yet.
+pub const HISTORY_OFFSETS: [u64; 2] = [20 << 10, 52 << 10];
+/// Bytes of a slot of counters and history: what is behind it, up to the next label, is free.
+pub const HISTORY_LEN: u32 = PAGE_LEN;
 /// Bytes at each end of a member that must be zero before it is taken without `--force`.
 pub const SIGNATURE_LEN: u64 = 1 << 20;
 

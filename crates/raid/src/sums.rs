@@ -15,10 +15,11 @@ use crate::{
     label::Uuid,
     member::MEMBERS_MAX,
     page::{About, ImageKey, Kind, PageError},
-    regions::PAGE_PAYLOAD_LEN,
+    regions::{PAGE_LEN, PAGE_PAYLOAD_LEN},
 };
 
-const KIND: Kind = Kind { magic: *b"NRSUMS\n\0", version: 1, what: "page of checksums" };
+const KIND: Kind =
+    Kind { magic: *b"NRSUMS\n\0", version: 1, what: "page of checksums", len: PAGE_LEN };
 const SUM_LEN: u32 = 4;
 
 /// Where in the pages a row's checksums are.

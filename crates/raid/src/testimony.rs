@@ -491,8 +491,8 @@ fn of_one_shape(labels: &[&Label]) -> Result<Vec<usize>, Unclear> {
 /// Whether two labels of one array agree about what never changes.
 #[must_use]
 pub fn is_of_one_shape(one: &Label, other: &Label) -> bool {
-    let salt = |label: &Label| label.log.as_ref().map(|log| log.salt);
-    one.geometry == other.geometry && one.regions == other.regions && salt(one) == salt(other)
+    let log = |label: &Label| label.log.as_ref().map(|log| (log.format, log.checksum, log.salt));
+    one.geometry == other.geometry && one.regions == other.regions && log(one) == log(other)
 }
 
 const fn age(label: &Label) -> Age {

@@ -18,7 +18,8 @@ use crate::{
     regions::{PAGE_LEN, PAGE_PAYLOAD_LEN, Region},
 };
 
-const KIND: Kind = Kind { magic: *b"NRWRITN\n", version: 1, what: "page of written bits" };
+const KIND: Kind =
+    Kind { magic: *b"NRWRITN\n", version: 1, what: "page of written bits", len: PAGE_LEN };
 /// Images by which a member's page may be ahead of the others': those that are in sync get each image
 /// together.
 const LEAD_MAX: u64 = 1 << 32;

@@ -6,7 +6,7 @@ use futures_util::future::{join_all, try_join_all};
 use netraid_block::{Buf, BufMut, ErrorKind, Pool};
 use netraid_raid::{
     access::{Failure as _, Needs},
-    format::{Image, first_label, format},
+    format::{Format, Image, first_label, format},
     geometry::{Geometry, Level},
     label::{LABEL_LEN, Label, NAME_LEN_MAX, Uuid},
     lack::Lack,
@@ -472,10 +472,10 @@ fn lay_out(
     let array_uuid: Uuid = rand::random();
     let uuids: Vec<Uuid> = (0..count).map(|_| rand::random()).collect();
     let salt = rand::random();
-    let label = first_label(layout, &options.name, array_uuid, &uuids, salt);
+    let label = first_label(Format::Two, layout, &options.name, array_uuid, &uuids, salt);
     let buf = |(offset, bytes): (u64, Vec<u8>)| (offset, Buf::copy_from(&bytes));
     if options.log != Log::Off {
-        let images = format(layout, &options.name, array_uuid, &uuids, salt);
+        let images = format(Format::Two, layout, &options.name, array_uuid, &uuids, salt);
         let is_label = |(offset, _): &Image| LABEL_OFFSETS.contains(offset);
         let others = |images: Vec<Image>| {
             images.into_iter().filter(|image| !is_label(image)).map(buf).collect()

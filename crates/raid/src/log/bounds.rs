@@ -94,6 +94,7 @@ fn ensure(field: &'static str, holds: bool) -> Result<(), BatchError> {
 mod tests {
     use super::*;
     use crate::{
+        format::Format,
         geometry::Level,
         log::{Link, Position},
         regions::LoggedShape,
@@ -112,6 +113,7 @@ mod tests {
             logical_stripes: 40,
             physical_stripes: 48,
             log_blocks: 64,
+            format: Format::Two,
         };
         let (regions, geometry) = shape.layout().unwrap();
         let batch = Batch {

@@ -68,6 +68,8 @@ struct Waiting<T> {
     record: Record,
     payload: SgList,
     tag: T,
+    /// The record behind it goes into the same batch.
+    is_joined: bool,
 }
 
 #[derive(Debug)]
@@ -205,7 +207,25 @@ impl<T> LogWriter<T> {
             (batch_blocks(blocks, record.encoded_len()), self.ring.batch_blocks_max());
         assert!(alone.is_some_and(|alone| alone <= max), "{alone:?} blocks, at most {max}");
         self.waiting_blocks += u64::from(Self::blocks_of(&record));
-        self.waiting.push_back(Waiting { record, payload, tag });
+        self.waiting.push_back(Waiting { record, payload, tag, is_joined: false });
+    }
+
+    /// Adds records, with what each carries, that go into one batch: a crash leaves all of them or none.
+    ///
+    /// # Panics
+    /// As [`Self::push`], and when no batch of this ring has room for all of them.
+    pub fn push_at_once(&mut self, records: Vec<(Record, SgList, T)>) {
+        let payload = records.iter().map(|(record, ..)| record.payload_blocks()).sum();
+        let len = records.iter().map(|(record, ..)| record.encoded_len()).sum();
+        let (blocks, max) = (batch_blocks(payload, len), self.ring.batch_blocks_max());
+        assert!(blocks.is_some_and(|blocks| blocks <= max), "{blocks:?} blocks, at most {max}");
+        let last = records.len().saturating_sub(1);
+        for (at, (record, payload, tag)) in records.into_iter().enumerate() {
+            self.push(record, payload, tag);
+            if let Some(waiting) = self.waiting.back_mut() {
+                waiting.is_joined = at < last;
+            }
+        }
     }
 
     /// Forms the next batch for `members`, all that are in sync, and for `more`, which get every
@@ -323,15 +343,25 @@ impl<T> LogWriter<T> {
         })
     }
 
-    /// How many of the waiting records fit into a batch of so many blocks, and its blocks.
+    /// How many of the waiting records fit into a batch of so many blocks, and its blocks. Records that are joined
+    /// are taken together.
     fn fitting(&self, max: u32) -> (usize, u32) {
         let (mut payload, mut records) = (0, 0);
-        let sizes = self.waiting.iter().map_while(|waiting| {
+        let mut fitting = (0, 0);
+        for (count, waiting) in (1..).zip(&self.waiting) {
             payload += waiting.record.payload_blocks();
             records += waiting.record.encoded_len();
-            batch_blocks(payload, records).filter(|blocks| *blocks <= max)
-        });
-        sizes.fold((0, 0), |(count, _), blocks| (count + 1, blocks))
+            let Some(blocks) = batch_blocks(payload, records).filter(|blocks| *blocks <= max)
+            else {
+                break;
+            };
+            if !waiting.is_joined {
+                fitting = (count, blocks);
+            } else if planted(Planted::AtomicWriteSplit) {
+                return (count, blocks);
+            }
+        }
+        fitting
     }
 }
 

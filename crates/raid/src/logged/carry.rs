@@ -85,11 +85,12 @@ impl Array {
             };
             let Some(dirty) = found else { continue };
             // The log would end at a record that its payload does not fit.
-            let payload = dirty.contents()?;
+            let checksum = self.state().layout.checksum;
+            let payload = dirty.logged(checksum, number)?;
             let Dirty { data, sum, .. } = dirty;
             let ticket = self.ticket();
-            let (record, payload) = match &data {
-                Some(_) => (Record::Data { block: number, crc: sum }, payload),
+            let (record, payload) = match payload {
+                Some(payload) => (Record::Data { block: number, crc: sum }, payload.into()),
                 None => (Record::Zeroes { block: number, count: 1 }, SgList::new()),
             };
             self.state().push_again(record, payload, Note::data(ticket.id(), data));

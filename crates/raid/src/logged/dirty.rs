@@ -12,8 +12,10 @@ use core::ops::Range;
 
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
-use super::state::BLOCK;
-use crate::{bytes, log::Position};
+use crate::{
+    checksum::{ChecksumKind, Home},
+    log::Position,
+};
 
 /// A dirty block.
 #[derive(Debug, Clone)]
@@ -22,19 +24,37 @@ pub(super) struct Dirty {
     pub(super) position: Position,
     /// What it holds; none for zeros.
     pub(super) data: Option<Buf>,
-    /// CRC32C of that, as it was when it came.
+    /// The checksum that it has in the log.
     pub(super) sum: u32,
 }
 
 impl Dirty {
-    /// Its contents, as they came.
+    /// Its contents as they are to stand at their home. They are the volume's block of that number.
+    ///
+    /// # Errors
+    /// As [`Self::logged`].
+    pub(super) fn contents(
+        &self,
+        checksum: ChecksumKind,
+        block: u64,
+        home: Home,
+    ) -> Result<SgList, IoError> {
+        let data = self.logged(checksum, block)?;
+        Ok(data.map_or_else(|| checksum.zeroes(home, 1), SgList::from))
+    }
+
+    /// Its contents as they came, and as the log has them; none for zeros.
     ///
     /// # Errors
     /// They have changed in memory: whoever wrote them down would have what nobody wrote pass for whole. The log has them
     /// as they were.
-    pub(super) fn contents(&self) -> Result<SgList, IoError> {
-        let Some(data) = &self.data else { return Ok(bytes::zeroes(BLOCK as usize)) };
-        let found = bytes::sum(data);
+    pub(super) fn logged(
+        &self,
+        checksum: ChecksumKind,
+        block: u64,
+    ) -> Result<Option<Buf>, IoError> {
+        let Some(data) = &self.data else { return Ok(None) };
+        let found = checksum.in_log(block, data);
         if found != self.sum {
             let (expected, position) = (self.sum, self.position);
             let text = alloc::format!(
@@ -43,12 +63,12 @@ impl Dirty {
             );
             return Err(IoError::with_detail(ErrorKind::Corrupt, text));
         }
-        Ok(data.clone().into())
+        Ok(Some(data.clone()))
     }
 
     /// A block of zeros.
-    pub(super) const fn zeros(position: Position) -> Self {
-        Self { position, data: None, sum: bytes::zero_sum() }
+    pub(super) const fn zeros(checksum: ChecksumKind, block: u64, position: Position) -> Self {
+        Self { position, data: None, sum: checksum.zeroes_in_log(block) }
     }
 }
 
@@ -126,7 +146,11 @@ impl DirtyBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{bytes, logged::state::BLOCK};
     use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    const KIND: ChecksumKind = ChecksumKind::Crc32c;
+    const HOME: Home = Home { physical: 1, row: 2, column: 0 };
 
     #[test]
     fn contents_that_changed_in_memory_are_an_error() {
@@ -134,14 +158,14 @@ mod tests {
         let sum = bytes::sum(&bytes);
         let dirty = |bytes: &[u8]| {
             let data = Some(Buf::copy_from(bytes));
-            Dirty { position: Position(3), data, sum }.contents()
+            Dirty { position: Position(3), data, sum }.contents(KIND, 5, HOME)
         };
         assert_eq!(dirty(&bytes).unwrap().len(), BLOCK as usize);
         bytes[100] ^= 1;
         assert_eq!(dirty(&bytes).unwrap_err().kind(), ErrorKind::Corrupt);
         assert!(
-            Dirty::zeros(Position(3))
-                .contents()
+            Dirty::zeros(KIND, 5, Position(3))
+                .contents(KIND, 5, HOME)
                 .unwrap()
                 .to_contiguous()
                 .iter()
@@ -160,7 +184,7 @@ mod tests {
                 let position = rng.random_range(0..1000);
                 match rng.random_range(0..4) {
                     0 | 1 => {
-                        cache.insert(block, Dirty::zeros(Position(position)));
+                        cache.insert(block, Dirty::zeros(KIND, block, Position(position)));
                         let slot = model.entry(block).or_insert(position);
                         *slot = position.max(*slot);
                     }

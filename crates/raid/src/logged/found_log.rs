@@ -16,8 +16,8 @@ use super::{
     tasks::Array,
 };
 use crate::{
-    bytes,
     checkpoint::Checkpoint,
+    checksum::{ChecksumKind, Home},
     code::Code,
     log::{
         BATCHES_IN_FLIGHT_MAX, Basis, Batch, Begin, Beginnings, Bounds, LOG_BLOCK_LEN, Link,
@@ -421,6 +421,10 @@ impl Array {
         (walk, beginnings): (&mut Walk<'_>, &Beginnings),
         upto: Position,
     ) {
+        let checked_by = {
+            let state = self.state();
+            (state.layout.checksum, state.layout.geometry.data_columns())
+        };
         while walk.link().end < upto {
             let places: Vec<Position> = walk.places().collect();
             let mut went_on = false;
@@ -432,7 +436,8 @@ impl Array {
                 if copies.iter().any(|copy| walk.is_of_another(&copy.batch)) {
                     self.state().rules.note(Rule::BatchOfAnotherGeneration);
                 }
-                if let Some((mut adopted, crc)) = assemble(&copies, walk, &mut log.payload)
+                if let Some((mut adopted, crc)) =
+                    assemble(checked_by, &copies, walk, &mut log.payload)
                     && walk.take(&adopted.batch, crc)
                 {
                     if !log.keeps_data {
@@ -539,10 +544,12 @@ impl FoundLog {
 
 /// One whole batch from its copies: payload blocks may come from different ones.
 fn assemble(
+    checked_by: (ChecksumKind, u8),
     copies: &[Copy],
     walk: &Walk<'_>,
     payload: &mut BTreeMap<Position, Buf>,
 ) -> Option<(Adopted, u32)> {
+    let (checksum, data_columns) = checked_by;
     for candidate in copies {
         let same = || copies.iter().filter(|copy| copy.is_same(candidate));
         if !walk.would_take(&candidate.batch) {
@@ -553,17 +560,17 @@ fn assemble(
             let from = at as usize * LOG_BLOCK_LEN as usize;
             copy.bytes.slice(from..from + LOG_BLOCK_LEN as usize)
         };
-        let wanted = payload_sums(&candidate.batch);
+        let wanted = payload_sums(&candidate.batch, data_columns);
         let mut data = SgList::from(candidate.bytes.slice(0..(head * LOG_BLOCK_LEN) as usize));
         let mut found: Vec<(Position, Buf)> = Vec::new();
         let mut whole = true;
-        for (position, sum) in &wanted {
-            let at = narrow(position.0 - candidate.batch.position.0);
-            let good = same().map(|copy| block_of(copy, at)).find(|one| bytes::sum(one) == *sum);
+        for one in &wanted {
+            let at = narrow(one.position.0 - candidate.batch.position.0);
+            let good = same().map(|copy| block_of(copy, at)).find(|block| one.is(checksum, block));
             match good {
                 Some(block) => {
                     data.push(block.clone());
-                    found.push((*position, block));
+                    found.push((one.position, block));
                 }
                 None => {
                     whole = false;
@@ -575,9 +582,9 @@ fn assemble(
             continue;
         }
         let is_whole = |copy: &&Copy| {
-            wanted.iter().all(|(position, sum)| {
-                let at = position.0 - candidate.batch.position.0;
-                bytes::sum(&block_of(copy, narrow(at))) == *sum
+            wanted.iter().all(|one| {
+                let at = one.position.0 - candidate.batch.position.0;
+                one.is(checksum, &block_of(copy, narrow(at)))
             })
         };
         let holders: MemberSet = same().filter(is_whole).map(|copy| copy.member).collect();
@@ -592,15 +599,47 @@ fn payload_blocks(batch: &Batch) -> u32 {
     batch.records.iter().map(Record::payload_blocks).sum()
 }
 
-/// The checksum that each block of payload has to have.
-fn payload_sums(batch: &Batch) -> Vec<(Position, u32)> {
+/// A block of payload: what it is of, and the checksum that it has to have.
+struct Payload {
+    position: Position,
+    of: PayloadOf,
+    sum: u32,
+}
+
+enum PayloadOf {
+    /// A block of the volume, in 4 KiB.
+    Volume(u64),
+    /// What is to stand at a home.
+    Home(Home),
+}
+
+impl Payload {
+    fn is(&self, checksum: ChecksumKind, block: &[u8]) -> bool {
+        let found = match self.of {
+            PayloadOf::Volume(number) => checksum.in_log(number, block),
+            PayloadOf::Home(home) => checksum.at_home(home, block),
+        };
+        found == self.sum
+    }
+}
+
+/// The checksum that each block of payload has to have. Check columns are behind `data_columns`.
+fn payload_sums(batch: &Batch, data_columns: u8) -> Vec<Payload> {
     let mut sums = Vec::new();
     for (position, record) in batch.records_at() {
         match record {
-            Record::Data { crc, .. } => sums.push((position, *crc)),
-            Record::Parity { checks, .. } => {
-                let at = |at: u32| position.after(at);
-                sums.extend((0..).map(at).zip(checks.iter().copied()));
+            Record::Data { block, crc } => {
+                sums.push(Payload { position, of: PayloadOf::Volume(*block), sum: *crc });
+            }
+            Record::Parity { stripe, row, checks, .. } => {
+                for (at, sum) in (0_u8..).zip(checks) {
+                    // A stripe that the array does not have is refused when it is applied.
+                    let physical = u32::try_from(*stripe).unwrap_or(u32::MAX);
+                    let home =
+                        Home { physical, row: *row, column: data_columns.saturating_add(at) };
+                    let position = position.after(at.into());
+                    sums.push(Payload { position, of: PayloadOf::Home(home), sum: *sum });
+                }
             }
             Record::Zeroes { .. } | Record::Remap { .. } | Record::Open { .. } => {}
         }
@@ -611,6 +650,7 @@ fn payload_sums(batch: &Batch) -> Vec<(Position, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bytes;
     use crate::geometry::{Geometry, Level};
 
     fn copy(member: u8, records: Vec<Record>) -> Copy {
@@ -640,7 +680,8 @@ mod tests {
         for lie in lies {
             let copies = [honest(1), copy(7, lie.clone()), honest(2)];
             let mut payload = BTreeMap::new();
-            let (adopted, _) = assemble(&copies, &walk, &mut payload).unwrap();
+            let (adopted, _) =
+                assemble((ChecksumKind::Crc32c, 3), &copies, &walk, &mut payload).unwrap();
             assert_eq!(adopted.batch.records, [data(1)]);
             assert_eq!(adopted.holders, [1, 2].map(MemberIndex).into_iter().collect());
             for copies in [copies, [copy(7, lie), honest(1), honest(2)]] {

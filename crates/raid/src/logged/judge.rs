@@ -27,6 +27,7 @@ use super::{
 use crate::{
     bytes,
     checkpoint::Checkpoint,
+    checksum::Home,
     code::ColumnSet,
     log::{Position, Record},
     member::MemberSet,
@@ -345,12 +346,17 @@ impl Array {
 
     /// The checksum of each row of a column; none where it cannot be read.
     async fn column_sums(&self, physical: u32, column: u8, rows: u32) -> Vec<Option<u32>> {
+        let checksum = self.state().layout.checksum;
+        let home = |row| Home { physical, row, column };
         if let Ok(data) = self.read_column(physical, column, 0..rows, false).await {
-            return bytes::sums(&data).into_iter().map(Some).collect();
+            return checksum.of_column(home(0), &data).into_iter().map(Some).collect();
         }
         let reads = (0..rows).map(|row| self.read_column(physical, column, row..row + 1, false));
         let each = join_all(reads).await;
-        each.into_iter().map(|data| data.ok().map(|data| bytes::sums(&data)[0])).collect()
+        let sum = |(row, data): (u32, Result<SgList, IoError>)| {
+            data.ok().map(|data| checksum.of_column(home(row), &data)[0])
+        };
+        (0..).zip(each).map(sum).collect()
     }
 
     /// Writes blocks of a stripe again that are not what its REMAP says, so that it still counts
@@ -368,7 +374,11 @@ impl Array {
         for (row, bad) in bad {
             let at = remap.written[..row as usize].iter().filter(|written| **written).count();
             let sum_of = |column: u8| remap.sums[usize::from(column) * count + at];
-            let code = self.state().layout.code;
+            let (code, checksum) = {
+                let state = self.state();
+                (state.layout.code, state.layout.checksum)
+            };
+            let home = |column| Home { physical, row, column };
             let changes = self.row_redo(log, (physical, row), remap.position)?.changes(&code);
             let mut good: Vec<(u8, SgList)> =
                 changes.into_iter().map(|(column, data, _)| (column, data)).collect();
@@ -380,7 +390,7 @@ impl Array {
                     continue;
                 }
                 if let Ok(data) = self.read_column(physical, column, row..row + 1, false).await
-                    && bytes::sums(&data)[0] == sum_of(column)
+                    && checksum.of_column(home(column), &data)[0] == sum_of(column)
                 {
                     good.push((column, data));
                 }
@@ -388,7 +398,7 @@ impl Array {
             for column in bad {
                 let data = self.state().compute_block(column, &good);
                 if let Some(data) = data
-                    && bytes::sum(&data) == sum_of(column)
+                    && checksum.at_home(home(column), &data) == sum_of(column)
                 {
                     let (member, offset) = self.state().home(physical, column, row);
                     self.write_member(member, offset, data.into()).await;

@@ -256,7 +256,7 @@ impl State {
             Record::Zeroes { block, count } => {
                 self.log.becoming_dirty -= count;
                 for block in block..block + count {
-                    self.dirty.insert(block, Dirty::zeros(position));
+                    self.dirty.insert(block, Dirty::zeros(self.layout.checksum, block, position));
                 }
             }
             Record::Remap { stripe, to, void_upto, written, sums } => {
@@ -478,6 +478,28 @@ impl Array {
         state.push_record(Record::Data { block, crc }, data.into(), note);
         drop(state);
         ticket
+    }
+
+    /// Logs new contents of blocks, with their checksums, all of them in one batch.
+    pub(super) fn log_data_at_once(
+        &self,
+        room: &mut Room,
+        blocks: Vec<(u64, u32, Buf)>,
+    ) -> Vec<Ticket> {
+        let count = blocks.len() as u64;
+        room.promised -= count * BLOCKS_OF_DATA;
+        room.becoming_dirty -= count;
+        let tickets: Vec<Ticket> = blocks.iter().map(|_| self.ticket()).collect();
+        let records = blocks.into_iter().zip(&tickets).map(|((block, crc, data), ticket)| {
+            let note = Note::data(ticket.id(), Some(data.clone()));
+            (Record::Data { block, crc }, data.into(), note)
+        });
+        let records: Vec<(Record, SgList, Note)> = records.collect();
+        let mut state = self.state();
+        state.log.promised -= count * BLOCKS_OF_DATA;
+        state.writer().push_at_once(records);
+        drop(state);
+        tickets
     }
 
     /// Logs that blocks are zeros.

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     checkpoint::Checkpoint,
+    format::Format,
     lack::Lack,
     member::{MemberIndex, MemberSet, MemberState},
     page::ImageKey,
@@ -115,6 +116,7 @@ impl Array {
     /// Writes the last checkpoint to a member: from now on it is part of this time.
     async fn give_checkpoint(&self, member: MemberIndex) {
         let _lock = self.lock_tables().await;
+        self.give_list(member).await;
         let (checkpoint, uuid) = {
             let state = self.state();
             (state.checkpoint, state.label.array_uuid)
@@ -351,11 +353,11 @@ impl Array {
 
     /// Copies a page's newest image to a member, and nothing but that.
     async fn copy_page(&self, member: MemberIndex, page: u64, is_sums: bool) {
-        let (table, uuid) = {
+        let (table, format, uuid) = {
             let state = self.state();
             let layout = &state.layout;
             let table = if is_sums { layout.sum_pages } else { layout.stripe_pages };
-            (table, state.label.array_uuid)
+            (table, layout.format, state.label.array_uuid)
         };
         let place = |counter| table.slot_offset(page, member, counter);
         let decode = |holder, pair: &[u8], offset| -> Images {
@@ -366,9 +368,10 @@ impl Array {
                 // Memory knows the newest: what is beyond it nobody has written, and no other member gets it.
                 let at: usize = narrow(page);
                 let newest = self.state().stripe_images[at].newest;
-                let mut found = decode_stripe_pair(pair, uuid, offset, page);
+                let mut found = decode_stripe_pair(pair, (format, uuid), offset, page);
                 found.retain(|one| one.key() <= newest);
-                found.iter().map(|one| (one.key(), one.encode(uuid, place(one.counter)))).collect()
+                let image = |one: &StripePage| one.encode(format, uuid, place(one.counter));
+                found.iter().map(|one| (one.key(), image(one))).collect()
             }
         };
         // All images of the holder that has the newest: the one before it counts if the next one
@@ -517,14 +520,14 @@ impl State {
 
 pub(super) fn decode_stripe_pair(
     pair: &[u8],
-    uuid: crate::label::Uuid,
+    (format, uuid): (Format, crate::label::Uuid),
     offset: u64,
     page: u64,
 ) -> Vec<StripePage> {
     let places = [offset, offset + u64::from(PAGE_LEN)];
     pair.chunks_exact(PAGE_LEN as usize)
         .zip(places)
-        .filter_map(|(bytes, place)| StripePage::decode(bytes, uuid, place).ok())
+        .filter_map(|(bytes, place)| StripePage::decode(bytes, format, uuid, place).ok())
         .filter(|found| found.index == page)
         .collect()
 }

@@ -13,6 +13,7 @@
 //! Does not do: time. It waits as long as a device does; a driver that gives up on a device says
 //! so by [`LoggedArray::handle_gone`].
 
+mod atomic;
 mod carry;
 mod dirty;
 mod found_log;
@@ -33,6 +34,7 @@ mod requests;
 mod round;
 mod rules;
 mod scrub;
+mod snapshots;
 mod space;
 mod state;
 mod sums;
@@ -48,6 +50,7 @@ use alloc::{
     vec::Vec,
 };
 
+pub use atomic::{ATOMIC_BLOCKS_MAX, AtomicWrite, AtomicWriteError};
 pub use interface::{
     Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId, Usage,
     UserRequest,
@@ -67,12 +70,13 @@ use tasks::{Array, Change, Tasks};
 
 use crate::{
     array::CommandError,
-    checkpoint::Checkpoint,
+    checkpoint::{Checkpoint, ListName},
     code::Code,
     gathering::Gathering,
     label::{Closure, Label},
     log::{Link, LogKey, Ring},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
+    snapshots::SnapshotList,
     stripes::StripeTable,
     sums::SumLayout,
 };
@@ -139,6 +143,8 @@ impl LoggedArray {
             sum_pages: regions.sum_pages(&geometry),
             sum_layout: SumLayout::new(geometry.members(), rows),
             regions,
+            format: log.format,
+            checksum: log.checksum,
             max_io_len,
             limits,
             pool,
@@ -472,7 +478,7 @@ const fn is_older_image(own: &Label, newest: &Label) -> bool {
 
 impl State {
     fn new(layout: Layout, label: Label, members: Vec<Member>) -> Self {
-        let stripes = StripeTable::new(layout.logical, layout.physical);
+        let stripes = StripeTable::new(layout.format, layout.logical, layout.physical);
         let pages = narrow(stripes.pages());
         Self {
             suspects: Suspects::default(),
@@ -505,12 +511,14 @@ impl State {
             discards: VecDeque::new(),
             allocated: 0,
             streams: VecDeque::new(),
+            list: SnapshotList::EMPTY,
             checkpoint: Checkpoint {
                 generation: 0,
                 counter: 0,
                 round: 0,
                 tail: Link::default(),
                 stripe_images: 0,
+                list: ListName::NONE,
             },
             round: 1,
             rounds: round::Rounds::default(),

@@ -18,7 +18,7 @@ use super::{
     state::{BLOCK, State},
     tasks::{Array, Change},
 };
-use crate::{bytes, code::ColumnSet, member::MemberIndex};
+use crate::{bytes, checksum::Home, code::ColumnSet, member::MemberIndex};
 
 /// Repairs that wait; what is found beyond that is left to a scrub.
 const REPAIRS_MAX: usize = 1024;
@@ -123,8 +123,11 @@ impl Array {
         match part {
             Part::Ready(data) => Some(data),
             Part::Home { column, rows, sums } => {
+                let first = rows.start;
                 let data = self.read_column(physical, column, rows, true).await.ok()?;
-                (bytes::sums(&data).as_slice() == sums.as_slice()).then_some(data)
+                let home = Home { physical, row: first, column };
+                let found = self.state().layout.checksum.of_column(home, &data);
+                (found.as_slice() == sums.as_slice()).then_some(data)
             }
         }
     }
@@ -430,7 +433,8 @@ impl State {
         rows: &Range<u32>,
         data: &SgList,
     ) -> Result<bool, IoError> {
-        let found = bytes::sums(data);
+        let home = Home { physical, row: rows.start, column };
+        let found = self.layout.checksum.of_column(home, data);
         for (row, found) in rows.clone().zip(found) {
             let wanted = self.sums_of_row(physical, row)?;
             if wanted.is_some_and(|sums| sums[usize::from(column)] != found) {

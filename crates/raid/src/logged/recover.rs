@@ -86,6 +86,8 @@ impl Array {
             self.read_stripes(&base).await.map_err(name)?;
             self.find_log(&base).await.map_err(name)?;
         }
+        let members = self.state().in_sync();
+        let list = self.find_list(&base, members).await?;
         self.state().check_numbers()?;
         self.level_labels().await;
         let generation = self.state().suspects.generation;
@@ -96,7 +98,14 @@ impl Array {
         })
         .await;
         self.flush().await;
+        let members = self.state().in_sync();
+        self.level_lists(&base, &list, members).await;
         self.level_checkpoints(&base).await;
+        {
+            let mut state = self.state();
+            state.stripes.set_next_number(list.next_number);
+            state.list = list;
+        }
         self.load_stripes(&base).await?;
         let log = self.find_believed_log(&base).await?;
         if log.acked_seen > log.end.end {
@@ -389,7 +398,8 @@ impl Array {
                     let capacity = state.layout.first_block(state.layout.logical);
                     let end = block.saturating_add(*count).min(capacity);
                     for block in *block..end {
-                        state.dirty.insert(block, Dirty::zeros(position));
+                        let zeros = Dirty::zeros(state.layout.checksum, block, position);
+                        state.dirty.insert(block, zeros);
                     }
                 }
                 Record::Remap { stripe, .. } => {
@@ -426,8 +436,9 @@ impl Array {
                         }
                         continue;
                     }
+                    let checksum = self.state().layout.checksum;
                     let entry = redo.entry((physical, *row)).or_default();
-                    entry.add(log, position, checks, basis)?;
+                    entry.add(log, (checksum, physical, *row), position, (checks, basis))?;
                 }
                 Record::Open { .. } => {}
             }

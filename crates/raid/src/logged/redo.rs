@@ -9,13 +9,9 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use futures_util::future::join_all;
 use netraid_block::{ErrorKind, IoError, SgList};
 
-use super::{
-    found_log::FoundLog,
-    state::{BLOCK, State},
-    tasks::Array,
-};
+use super::{found_log::FoundLog, state::State, tasks::Array};
 use crate::{
-    bytes,
+    checksum::{ChecksumKind, Home},
     code::Code,
     log::{Basis, Position, Record},
     planted::{Planted, planted},
@@ -40,9 +36,9 @@ impl RowRedo {
     pub(super) fn add(
         &mut self,
         log: &FoundLog,
+        (checksum, physical, row): (ChecksumKind, u32, u32),
         position: Position,
-        checks: &[u32],
-        basis: &[Basis],
+        (checks, basis): (&[u32], &[Basis]),
     ) -> Result<(), IoError> {
         for one in basis {
             let data = match one.position {
@@ -52,7 +48,7 @@ impl RowRedo {
                         IoError::with_detail(ErrorKind::Corrupt, text)
                     })?
                 }
-                Some(_) | None => bytes::zeroes(BLOCK as usize),
+                Some(_) | None => checksum.zeroes(Home { physical, row, column: one.column }, 1),
             };
             self.basis.insert(one.column, (data, one.crc, one.position));
         }
@@ -93,14 +89,17 @@ impl Array {
         (physical, row): (u32, u32),
         after: Position,
     ) -> Result<RowRedo, IoError> {
-        let closed = self.state().checkpoint.round;
+        let (closed, checksum) = {
+            let state = self.state();
+            (state.checkpoint.round, state.layout.checksum)
+        };
         let mut redo = RowRedo::default();
         for (position, record) in log.parities(physical, row) {
             if let Record::Parity { round, checks, basis, .. } = record
                 && position > after
                 && *round > closed
             {
-                redo.add(log, position, checks, basis)?;
+                redo.add(log, (checksum, physical, row), position, (checks, basis))?;
             }
         }
         Ok(redo)

@@ -19,12 +19,13 @@ use super::{
     io::IoKind,
     locks::Purpose,
     space::Aim,
-    state::{BLOCK, State},
+    state::State,
     tasks::{Array, Change},
 };
 use crate::{
     bytes,
-    checkpoint::Checkpoint,
+    checkpoint::{Checkpoint, ListName},
+    checksum::Home,
     code::{Code, ColumnSet},
     log::{Basis, Position, Record},
     planted::{Planted, planted},
@@ -172,6 +173,11 @@ impl Array {
                 round: closed,
                 tail: cut,
                 stripe_images: state.count_images(|images| images.newest.counter),
+                list: if planted(Planted::ListForgotten) {
+                    ListName::NONE
+                } else {
+                    state.checkpoint.list
+                },
             }
         };
         self.write_checkpoint(&checkpoint).await;
@@ -293,9 +299,9 @@ impl Array {
             let column = narrow(block / rows);
             by_row.entry(block % rows).or_default().push((column, dirty.clone()));
         }
-        let news = by_row
-            .into_iter()
-            .map(|(row, dirty)| async move { (row, self.new_row(physical, row, dirty).await) });
+        let news = by_row.into_iter().map(|(row, dirty)| async move {
+            (row, self.new_row(logical, (physical, row), dirty).await)
+        });
         let mut new_rows = Vec::new();
         let mut stuck: Option<Stuck> = None;
         let mut leave = |row: u32, why: IoError| {
@@ -378,11 +384,11 @@ impl Array {
     /// What a row becomes with new contents of some of its data columns.
     async fn new_row(
         &self,
-        physical: u32,
-        row: u32,
+        logical: u32,
+        (physical, row): (u32, u32),
         dirty: Vec<(u8, Dirty)>,
     ) -> Result<NewRow, IoError> {
-        let (code, pool, old, readable) = {
+        let (code, pool, old, readable, checksum, first_block, rows) = {
             let state = self.state();
             let layout = &state.layout;
             let old = match state.row_sums(physical, row) {
@@ -390,19 +396,23 @@ impl Array {
                 Err(_) if dirty.len() == usize::from(layout.code.data_columns()) => None,
                 found => found?,
             };
-            (layout.code, layout.pool.clone(), old, state.readable_columns(physical))
+            let first_block = layout.first_block(logical);
+            let readable = state.readable_columns(physical);
+            let pool = layout.pool.clone();
+            (layout.code, pool, old, readable, layout.checksum, first_block, layout.rows)
         };
+        let home = |column: u8| Home { physical, row, column };
         let data_columns = code.data_columns();
-        let zero = || bytes::zeroes(BLOCK as usize);
         let mut new: Vec<(u8, SgList)> = Vec::with_capacity(dirty.len());
         for (column, dirty) in &dirty {
-            new.push((*column, dirty.contents()?));
+            let block = first_block + u64::from(u32::from(*column) * rows + row);
+            new.push((*column, dirty.contents(checksum, block, home(*column))?));
         }
         let mut basis: Vec<Basis> = dirty
             .iter()
             .map(|(column, dirty)| Basis {
                 column: *column,
-                crc: dirty.sum,
+                crc: checksum.brought_home(home(*column), dirty.sum),
                 position: Some(dirty.position),
                 zeroes: dirty.data.is_none(),
             })
@@ -412,8 +422,8 @@ impl Array {
         let first = old.is_none();
         let checks: Vec<SgList> = if first {
             for column in others {
-                new.push((column, zero()));
-                let crc = bytes::zero_sum();
+                new.push((column, checksum.zeroes(home(column), 1)));
+                let crc = checksum.of_zeroes(home(column));
                 basis.push(Basis { column, crc, position: None, zeroes: true });
             }
             new.sort_by_key(|(column, _)| *column);
@@ -444,12 +454,14 @@ impl Array {
             for check in data_columns..code.columns() {
                 let weighs = |column: u8| code.check_weight(check, column) != 0;
                 let source = columns.iter().find(|(one, ..)| *one < data_columns && weighs(*one));
-                let copy = source.map(|(_, data, sum)| (check, data.clone(), *sum));
+                let copy = source.map(|(_, data, sum)| {
+                    (check, data.clone(), checksum.brought_home(home(check), *sum))
+                });
                 columns.extend(copy);
             }
         } else {
             for (check, data) in (data_columns..code.columns()).zip(checks) {
-                let sum = bytes::sums(&data)[0];
+                let sum = checksum.of_column(home(check), &data)[0];
                 check_sums.push(sum);
                 columns.push((check, data, sum));
             }
@@ -559,8 +571,10 @@ impl Array {
                 written[row as usize] |= state.row_sums(from, row)?.is_some();
             }
         }
-        let columns =
-            (0..data_columns).map(|column| self.column_with(from, column, &written, &dirty));
+        let columns = (0..data_columns).map(|column| {
+            let places = (logical, from, to.physical);
+            self.column_with(places, column, &written, &dirty)
+        });
         let mut data = Vec::new();
         for column in join_all(columns).await {
             data.push(column?);
@@ -571,19 +585,24 @@ impl Array {
     /// A data column's written rows: dirty blocks over what is at home.
     async fn column_with(
         &self,
-        from: Option<u32>,
+        (logical, from, to): (u32, Option<u32>, u32),
         column: u8,
         written: &[bool],
         dirty: &[(u32, Dirty)],
     ) -> Result<SgList, IoError> {
         let rows: u32 = narrow(written.len());
+        let (checksum, first_block) = {
+            let state = self.state();
+            (state.layout.checksum, state.layout.first_block(logical))
+        };
         let blocks = (0..rows).filter(|row| written[*row as usize]).map(|row| async move {
             let block = u32::from(column) * rows + row;
             let new = dirty.binary_search_by_key(&block, |(block, _)| *block).ok();
+            let home = Home { physical: to, row, column };
             match (new.map(|at| &dirty[at].1), from) {
-                (Some(dirty), _) => dirty.contents(),
+                (Some(dirty), _) => dirty.contents(checksum, first_block + u64::from(block), home),
                 (None, Some(from)) => self.fetch(from, column, row..row + 1, &mut Vec::new()).await,
-                (None, None) => Ok(bytes::zeroes(BLOCK as usize)),
+                (None, None) => Ok(checksum.zeroes(home, 1)),
             }
         });
         let mut whole = SgList::new();

@@ -24,7 +24,9 @@ use super::{
 };
 use crate::{
     checkpoint::Checkpoint,
+    checksum::ChecksumKind,
     code::{Code, ColumnSet},
+    format::Format,
     gathering::Gathering,
     geometry::Geometry,
     label::Label,
@@ -32,6 +34,7 @@ use crate::{
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
     pages::TablePages,
     regions::Regions,
+    snapshots::SnapshotList,
     stripes::StripeTable,
     sums::SumLayout,
 };
@@ -57,6 +60,8 @@ pub(super) struct Layout {
     pub(super) sum_pages: TablePages,
     pub(super) sum_layout: SumLayout,
     pub(super) max_io_len: u32,
+    pub(super) format: Format,
+    pub(super) checksum: ChecksumKind,
     pub(super) limits: Limits,
     pub(super) pool: Pool,
 }
@@ -160,6 +165,8 @@ pub(super) struct State {
     /// Logical and physical stripes of the last allocations, the newest first.
     pub(super) streams: VecDeque<(u32, u32)>,
 
+    /// The snapshots, as the last checkpoint names them.
+    pub(super) list: SnapshotList,
     /// The last checkpoint that is stable on all.
     pub(super) checkpoint: Checkpoint,
     /// The round that changes belong to now.

@@ -89,7 +89,7 @@ impl Array {
             let Images { newest, counted } = state.stripe_images[at];
             // No more than `UNCOUNTED_MAX` when it was loaded, and each checkpoint counts those since.
             let uncounted = narrow(newest.counter + 1 - counted);
-            let entries = state.stripes.page(index).to_vec();
+            let entries = state.stripes.page(index);
             let counter = newest.counter + 1;
             snapshot.stripes.push(StripePage { index, counter, round: closed, uncounted, entries });
         }
@@ -108,14 +108,14 @@ impl Array {
 
     /// Writes a snapshot to all holders of its pages. It is not stable then.
     pub(super) async fn write_snapshot(&self, snapshot: Snapshot) {
-        let uuid = self.state().label.array_uuid;
-        let (stripe_table, sum_table) = {
+        let (uuid, format, stripe_table, sum_table) = {
             let state = self.state();
-            (state.layout.stripe_pages, state.layout.sum_pages)
+            let layout = &state.layout;
+            (state.label.array_uuid, layout.format, layout.stripe_pages, layout.sum_pages)
         };
         for pages in snapshot.stripes.chunks(PAGES_AT_ONCE) {
             let places = pages.iter().map(|page| (page, page.index, page.counter));
-            self.write_images(stripe_table, places, |page, at| page.encode(uuid, at)).await;
+            self.write_images(stripe_table, places, |page, at| page.encode(format, uuid, at)).await;
             let mut state = self.state();
             for page in pages {
                 let at: usize = narrow(page.index);
@@ -213,9 +213,10 @@ impl Array {
     /// As [`Self::read_stripes`].
     pub(super) async fn load_stripes(&self, base: &Checkpoint) -> Result<(), IoError> {
         let FoundStripes { newest, unreadable, last_round } = self.read_stripes(base).await?;
-        let (table, members, uuid) = {
+        let (table, format, members, uuid) = {
             let state = self.state();
-            (state.layout.stripe_pages, state.in_sync(), state.label.array_uuid)
+            let layout = &state.layout;
+            (layout.stripe_pages, layout.format, state.in_sync(), state.label.array_uuid)
         };
         let is_over = |page: &StripePage| page.round <= base.round;
         let lacking: Vec<(&StripePage, MemberIndex)> = newest
@@ -230,7 +231,7 @@ impl Array {
         for some in lacking.chunks(PAGES_AT_ONCE) {
             let writes = some.iter().map(|(page, holder)| {
                 let at = table.slot_offset(page.index, *holder, page.counter);
-                let image = Buf::copy_from(&page.encode(uuid, at)).into();
+                let image = Buf::copy_from(&page.encode(format, uuid, at)).into();
                 self.write_member(*holder, at, image)
             });
             join_all(writes).await;
@@ -293,10 +294,12 @@ impl Array {
         base: &Checkpoint,
         members: MemberSet,
     ) -> Result<FoundStripes, IoError> {
-        let (table, pages, uuid) = {
+        let (table, format, pages, uuid) = {
             let state = self.state();
-            (state.layout.stripe_pages, state.stripes.pages(), state.label.array_uuid)
+            let (layout, pages) = (&state.layout, state.stripes.pages());
+            (layout.stripe_pages, layout.format, pages, state.label.array_uuid)
         };
+        let next_number = self.find_list(base, members).await?.next_number;
         let region = table.region_len(pages);
         let mut images = StripeImages { round: base.round, ..StripeImages::default() };
         let mut unreadable = BTreeSet::new();
@@ -315,9 +318,11 @@ impl Array {
                     unreadable.extend(held.filter(is_here));
                 }
                 for (place, bytes) in bytes {
-                    let Ok(page) = StripePage::decode(&bytes, uuid, place) else { continue };
+                    let Ok(page) = StripePage::decode(&bytes, format, uuid, place) else {
+                        continue;
+                    };
                     if page.index < pages {
-                        images.add(page, member);
+                        images.add(page, member, next_number);
                     }
                 }
             }
@@ -405,9 +410,10 @@ struct StripeImages {
 }
 
 impl StripeImages {
-    fn add(&mut self, page: StripePage, member: MemberIndex) {
+    /// Takes in an image that a member has. `next_number` is what the next snapshot will have: no stripe is born later.
+    fn add(&mut self, page: StripePage, member: MemberIndex, next_number: u32) {
         let is_over = page.round <= self.round;
-        if !is_over && page.uncounted > UNCOUNTED_MAX {
+        if page.entries.last_born() > next_number || (!is_over && page.uncounted > UNCOUNTED_MAX) {
             self.forged.insert(page.index);
             return;
         }

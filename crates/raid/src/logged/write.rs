@@ -155,12 +155,15 @@ impl Array {
             if whole { Purpose::Write(blocks.clone()) } else { Purpose::Merge(blocks.clone()) };
         let _lock = self.lock(logical, purpose).await;
         let data = self.complete_edges(logical, &range, &blocks, data).await?;
-        let first = self.state().layout.first_block(logical);
+        let (first, checksum) = {
+            let state = self.state();
+            (state.layout.first_block(logical), state.layout.checksum)
+        };
         let mut tickets = Vec::new();
         for (at, block) in (0_usize..).zip(blocks) {
-            let contents = bytes::block(&data, at);
-            let crc = bytes::sum(&contents);
-            tickets.push(self.log_data(&mut room, first + u64::from(block), crc, contents));
+            let (block, contents) = (first + u64::from(block), bytes::block(&data, at));
+            let crc = checksum.in_log(block, &contents);
+            tickets.push(self.log_data(&mut room, block, crc, contents));
         }
         for ticket in tickets {
             ticket.answer().await?;
@@ -323,11 +326,11 @@ impl Array {
         may_fail: bool,
     ) -> Result<(), IoError> {
         let physical = to.physical;
-        let (code, pool) = {
+        let (code, pool, checksum) = {
             let state = self.state();
-            (state.layout.code, state.layout.pool.clone())
+            (state.layout.code, state.layout.pool.clone(), state.layout.checksum)
         };
-        let (checks, sums) = bytes::checks_and_sums(&pool, &code, data);
+        let (checks, sums) = checksum.of_rows(&pool, &code, (physical, &written), data);
         let mut columns: Vec<SgList> = data.to_vec();
         columns.extend(checks);
         let _sums = self.sums(physical).await;

@@ -2,10 +2,10 @@
 
 use super::{ALIGN, DATA_ALIGN, Region, Regions, RegionsError, Wish, reserve, stripes_max};
 use crate::{
+    format::Format,
     geometry::{Geometry, Level},
     log::{BATCHES_PER_RING_MIN, LOG_BLOCK_LEN, REMAP_SUMS_MAX, remap_blocks},
     pages::TablePages,
-    stripes::STRIPES_PER_PAGE,
     sums::SumLayout,
 };
 
@@ -40,6 +40,8 @@ pub struct LoggedShape {
     pub physical_stripes: u64,
     /// Length of the log in blocks of 4 KiB.
     pub log_blocks: u64,
+    /// What its tables can say.
+    pub format: Format,
 }
 
 impl LoggedShape {
@@ -59,7 +61,7 @@ impl LoggedShape {
         if !(min..=LOG_BLOCKS_MAX).contains(&blocks) {
             return Err(RegionsError::Log { blocks, min });
         }
-        let regions = lay_out(&check, physical, blocks);
+        let regions = lay_out(&check, self.format, physical, blocks);
         let offset = regions.data.offset;
         // Also the stripes in reserve must be where something can be.
         Geometry::new(level, members, chunk_len, block_len, physical, offset)?;
@@ -93,6 +95,7 @@ pub fn plan_logged(
         logical_stripes: physical_stripes - reserve(physical_stripes),
         physical_stripes,
         log_blocks,
+        format: Format::Two,
     };
     // What is refused whatever the members' capacity.
     let (smallest, _) = shape(PHYSICAL_STRIPES_MIN).layout()?;
@@ -103,7 +106,7 @@ pub fn plan_logged(
         return Err(RegionsError::TooSmall { capacity, min: min.max(capacity + 1) });
     }
     let fits = |physical| {
-        let data = lay_out(&check, physical, log_blocks).data;
+        let data = lay_out(&check, Format::Two, physical, log_blocks).data;
         let shape = Geometry::new(level, members, chunk_len, block_len, physical, data.offset);
         data.end() <= capacity && shape.is_ok()
     };
@@ -148,10 +151,10 @@ impl Regions {
     }
 
     /// Whether there is room for all that an array with a log has, where it can be addressed.
-    pub(crate) fn hold_logged(&self, geometry: &Geometry) -> bool {
+    pub(crate) fn hold_logged(&self, geometry: &Geometry, format: Format) -> bool {
         let physical = self.physical_stripes(geometry);
         let stripes = 1..physical.min(PHYSICAL_STRIPES_MAX + 1);
-        let needed = lay_out(geometry, physical.min(PHYSICAL_STRIPES_MAX), 0);
+        let needed = lay_out(geometry, format, physical.min(PHYSICAL_STRIPES_MAX), 0);
         let log = log_blocks_min(geometry)..=LOG_BLOCKS_MAX;
         let is_aligned = |region: &Region| region.offset.is_multiple_of(LOG_BLOCK_LEN.into());
         physical <= PHYSICAL_STRIPES_MAX
@@ -183,7 +186,7 @@ fn log_blocks_min(geometry: &Geometry) -> u64 {
     (u64::from(largest) * BATCHES_PER_RING_MIN).max(LOG_BLOCKS_MIN)
 }
 
-fn lay_out(geometry: &Geometry, physical: u64, log_blocks: u64) -> Regions {
+fn lay_out(geometry: &Geometry, format: Format, physical: u64, log_blocks: u64) -> Regions {
     let table = TablePages::new(geometry, 0);
     let sums = SumLayout::new(geometry.members(), geometry.chunk_len() / LOG_BLOCK_LEN);
     let mut end = 0;
@@ -193,7 +196,7 @@ fn lay_out(geometry: &Geometry, physical: u64, log_blocks: u64) -> Regions {
         region
     };
     let labels = place(ALIGN);
-    let map = place(table.region_len(physical.div_ceil(STRIPES_PER_PAGE.into())));
+    let map = place(table.region_len(physical.div_ceil(format.stripes_per_page().into())));
     let sums = place(table.region_len(sums.pages(physical)));
     let log = Region { len: log_blocks * u64::from(LOG_BLOCK_LEN), ..place(0) };
     let data = Region {
@@ -231,15 +234,16 @@ mod tests {
             logical_stripes: 40,
             physical_stripes: 48,
             log_blocks: 64,
+            format: Format::Two,
         }
     }
 
-    fn check(regions: &Regions, geometry: &Geometry) {
+    fn check(regions: &Regions, geometry: &Geometry, format: Format) {
         let order = regions.in_order();
         assert!(order.windows(2).all(|pair| pair[0].end() <= pair[1].offset), "{regions:?}");
         assert!(order.iter().all(|region| region.offset.is_multiple_of(ALIGN)));
         assert!(regions.data.offset.is_multiple_of(DATA_ALIGN));
-        assert!(regions.hold_logged(geometry));
+        assert!(regions.hold_logged(geometry, format));
         let physical = regions.physical_stripes(geometry);
         assert!(geometry.stripes() < physical && physical < u64::from(u32::MAX));
         assert_eq!(regions.data.len, physical * u64::from(geometry.chunk_len()));
@@ -247,7 +251,7 @@ mod tests {
         let rows = geometry.chunk_len() / LOG_BLOCK_LEN;
         let sums = SumLayout::new(geometry.members(), rows);
         let last = sums.place(physical - 1, rows - 1).page;
-        let table = (physical - 1) / u64::from(STRIPES_PER_PAGE);
+        let table = (physical - 1) / u64::from(format.stripes_per_page());
         for (page, pages, region) in [
             (last, regions.sum_pages(geometry), regions.sums),
             (table, regions.stripe_pages(geometry), regions.map),
@@ -271,7 +275,7 @@ mod tests {
             let bits = rng.random_range(28..45);
             let capacity = rng.random_range(100 << 20..1_u64 << bits);
             let (regions, geometry) = plan_logged(&wish, capacity, None).unwrap();
-            check(&regions, &geometry);
+            check(&regions, &geometry, Format::Two);
             assert!(regions.data.end() <= capacity);
             let log = regions.log.len;
             assert!(log <= LOG_LEN_MAX && log <= capacity / 16);
@@ -287,6 +291,7 @@ mod tests {
                 logical_stripes: geometry.stripes(),
                 physical_stripes: physical + 1,
                 log_blocks: regions.log_blocks(),
+                format: Format::Two,
             };
             let more = more.layout();
             assert!(more.is_err() || more.is_ok_and(|(more, _)| more.data.end() > capacity));
@@ -312,17 +317,19 @@ mod tests {
         for (level, members) in LEVELS {
             for chunk_len in [4096, 8192] {
                 let shape = LoggedShape { level, members, chunk_len, ..tiny() };
-                let shape = LoggedShape { log_blocks: 1024, ..shape };
-                let (regions, geometry) = shape.layout().unwrap();
-                check(&regions, &geometry);
-                assert_eq!((geometry.stripes(), regions.physical_stripes(&geometry)), (40, 48));
-                assert_eq!(regions.log_blocks(), 1024);
+                for format in [Format::One, Format::Two] {
+                    let shape = LoggedShape { log_blocks: 1024, format, ..shape };
+                    let (regions, geometry) = shape.layout().unwrap();
+                    check(&regions, &geometry, format);
+                    let stripes = (geometry.stripes(), regions.physical_stripes(&geometry));
+                    assert_eq!((stripes, regions.log_blocks()), ((40, 48), 1024));
+                }
             }
         }
         let least =
             LoggedShape { logical_stripes: 1, physical_stripes: 2, log_blocks: 32, ..tiny() };
         let (regions, geometry) = least.layout().unwrap();
-        check(&regions, &geometry);
+        check(&regions, &geometry, Format::Two);
         assert!(regions.data.offset <= DATA_ALIGN, "{regions:?}");
     }
 
@@ -356,7 +363,7 @@ mod tests {
                     panic!("an array on nothing")
                 };
                 let (regions, geometry) = plan_logged(&wish, min, log_blocks).unwrap();
-                check(&regions, &geometry);
+                check(&regions, &geometry, Format::Two);
                 assert!(plan_logged(&wish, min - 1, log_blocks).is_err());
             }
         }
@@ -378,11 +385,11 @@ mod tests {
             |regions| regions.data.len = 40 << 13,
             |regions| regions.data.len = u64::from(u32::MAX) << 13,
         ];
-        assert!(regions.hold_logged(&geometry));
+        assert!(regions.hold_logged(&geometry, Format::Two));
         for (at, change) in changes.into_iter().enumerate() {
             let mut bad = regions;
             change(&mut bad);
-            assert!(!bad.hold_logged(&geometry), "change {at}");
+            assert!(!bad.hold_logged(&geometry, Format::Two), "change {at}");
         }
         let physical = regions.physical_stripes(&geometry);
         assert_eq!(regions.sum_pages(&geometry).holders(3).iter().next(), Some(MemberIndex(0)));
@@ -390,7 +397,10 @@ mod tests {
             Regions { map: regions.map, ..more_regions },
             Regions { sums: regions.sums, ..more_regions },
         ] {
-            assert!(!few.hold_logged(&geometry), "tables of {physical} stripes for 60000");
+            assert!(
+                !few.hold_logged(&geometry, Format::Two),
+                "tables of {physical} stripes for 60000"
+            );
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     assemble::CleanClose,
     geometry::Geometry,
     label::{Label, Uuid},
-    logged::{LoggedArray, ScrubStatus, Shortage, Usage},
+    logged::{AtomicWrite, LoggedArray, ScrubStatus, Shortage, Usage},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
 };
 
@@ -114,6 +114,14 @@ impl Machine for PlainOrLogged {
         data: SgList,
     ) {
         either!(self, machine => machine.handle_request(id, what, flags, data));
+    }
+
+    fn atomic_blocks_max(&self) -> u32 {
+        either!(self, machine => machine.atomic_blocks_max())
+    }
+
+    fn handle_atomic_write(&mut self, id: RequestId, write: AtomicWrite) {
+        either!(self, machine => machine.handle_atomic_write(id, write));
     }
 
     fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {

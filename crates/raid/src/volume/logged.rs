@@ -17,8 +17,8 @@ use crate::{
     geometry::Geometry,
     label::{Label, Uuid},
     logged::{
-        Action, Event as MachineEvent, FoundMember, LoggedArray, MemberCaps as LoggedCaps,
-        NewDevice, ScrubEvent, UserRequest,
+        Action, AtomicWrite, Event as MachineEvent, FoundMember, LoggedArray,
+        MemberCaps as LoggedCaps, NewDevice, ScrubEvent, UserRequest,
     },
     member::{MemberIndex, MemberSet, MemberState},
 };
@@ -105,6 +105,14 @@ impl Machine for Logged {
         data: SgList,
     ) {
         self.machine.handle_request(id, UserRequest { op, offset, len, fua, data });
+    }
+
+    fn atomic_blocks_max(&self) -> u32 {
+        self.machine.atomic_blocks_max()
+    }
+
+    fn handle_atomic_write(&mut self, id: RequestId, write: AtomicWrite) {
+        self.machine.handle_atomic_write(id, write);
     }
 
     fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {

@@ -9,7 +9,7 @@ use crate::{
     array::{CommandError, IoId, MemberCaps, RequestId},
     geometry::Geometry,
     label::{Label, Uuid},
-    logged::LoggedArray,
+    logged::{AtomicWrite, LoggedArray},
     member::{MemberIndex, MemberSet, MemberState},
 };
 
@@ -39,6 +39,15 @@ pub trait Machine {
         flags: RequestFlags,
         data: SgList,
     );
+    /// Blocks of 4 KiB that may be written at once, in several ranges; 0 where that cannot be.
+    ///
+    /// What is written in place may be left in part by a crash.
+    fn atomic_blocks_max(&self) -> u32 {
+        0
+    }
+    fn handle_atomic_write(&mut self, id: RequestId, write: AtomicWrite) {
+        unreachable!("request {}: {write:?} was made for another array", id.0)
+    }
     fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>);
 
     /// Sets a member aside by command.

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     array::{IoId, RequestId},
+    logged::{AtomicWrite, AtomicWriteError},
     member::MemberIndex,
     planted::{Planted, planted},
     read_ahead::{Action as AheadAction, ReadAhead, Served},
@@ -113,6 +114,42 @@ impl<M: Machine, U> Volume<M, U> {
         if op != Op::Read || self.users.admit(now, Read { id, offset, len }) {
             self.machine.handle_request(id, (op, offset, len), flags, data);
         }
+        self.read_ahead(now);
+    }
+
+    /// Blocks of 4 KiB that may be written at once, in several ranges; 0 where that cannot be.
+    #[must_use]
+    pub fn atomic_blocks_max(&self) -> u32 {
+        self.machine.atomic_blocks_max()
+    }
+
+    /// A write of several ranges, to be given to [`Self::handle_atomic_write`]: of each the first byte and what is
+    /// written from there on.
+    ///
+    /// # Errors
+    /// When these ranges cannot be written at once; an array without a log writes none so.
+    pub fn atomic_write(
+        &self,
+        ranges: Vec<(u64, SgList)>,
+        fua: bool,
+    ) -> Result<AtomicWrite, AtomicWriteError> {
+        let capacity = self.machine.geometry().capacity();
+        AtomicWrite::new(ranges, fua, capacity, self.machine.atomic_blocks_max())
+    }
+
+    /// A user's write of several ranges: a crash leaves all of it or nothing. It is known by `user` when it ends, which
+    /// it does once.
+    pub fn handle_atomic_write(&mut self, now: Duration, user: U, write: AtomicWrite) {
+        if self.is_closing() {
+            let result = Err(ErrorKind::Aborted.into());
+            return self.actions.push_back(Action::Complete { user, result });
+        }
+        self.is_busy = true;
+        let id = self.users.insert(user);
+        if let Some(ahead) = &mut self.ahead {
+            ahead.handle_change(id, write.span());
+        }
+        self.machine.handle_atomic_write(id, write);
         self.read_ahead(now);
     }
 

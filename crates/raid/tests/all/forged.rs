@@ -7,6 +7,7 @@ use netraid_block::{ErrorKind, Op};
 use netraid_raid::{
     bytes,
     checkpoint::Checkpoint,
+    format::Format,
     geometry::Level,
     label::Label,
     lack::ROUND_MAX,
@@ -14,7 +15,7 @@ use netraid_raid::{
     logged::{Event, ScrubMember},
     member::{MemberIndex, MemberState},
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS},
-    stripes::{Entry, StripePage},
+    stripes::{Entry, Interval, StripePage},
     sums::{SumLayout, SumPage},
 };
 
@@ -128,11 +129,12 @@ fn an_image_of_the_stripe_table_that_was_never_written_keeps_no_array_shut() {
             let counter = u64::from(number);
             // All stripes elsewhere, where nothing is: what it says is not taken, whatever its number.
             let stripes = u32::try_from(world.geometry.stripes()).unwrap();
-            let entry = |logical| Entry { logical: Some(logical), round: 0 };
+            let entry =
+                |logical| Entry { logical: Some(logical), round: 0, interval: Interval::FIRST };
             let entries = (0..stripes).rev().map(entry).collect();
             let lie = StripePage { index: 0, counter, round, uncounted: number, entries };
             let place = table.slot_offset(0, liar, counter);
-            let image = lie.encode(UUID, place);
+            let image = lie.encode(Format::Two, UUID, place);
             let at = place as usize;
             world.disks[liar.as_usize()][at..at + image.len()].copy_from_slice(&image);
             let media = world.media();
@@ -229,7 +231,7 @@ fn a_checkpoint_of_a_round_that_never_was_harms_nobody_but_who_says_so() {
 /// says is not true.
 #[test]
 fn an_image_of_a_page_that_was_never_written_takes_no_stripe_away() {
-    let mut world = World::with_log(Level::Raid5, 4, 600, 64);
+    let mut world = World::with_log(Level::Raid5, 4, 300, 64);
     for block in 0..40 {
         world.write(block, 1, block as u8 + 1);
     }
@@ -237,11 +239,11 @@ fn an_image_of_a_page_that_was_never_written_takes_no_stripe_away() {
     let table = world.regions.stripe_pages(&world.geometry);
     let liar = table.holders(1).iter().next().unwrap();
     let round = newest_checkpoint(&world, 0).round + 1;
-    let entry = |logical| Entry { logical: Some(logical), round: 0 };
+    let entry = |logical| Entry { logical: Some(logical), round: 0, interval: Interval::FIRST };
     let entries = (0..40).map(entry).collect();
     let lie = StripePage { index: 1, counter: 1, round, uncounted: 1, entries };
     let place = table.slot_offset(1, liar, 1);
-    let image = lie.encode(UUID, place);
+    let image = lie.encode(Format::Two, UUID, place);
     let at = place as usize;
     world.disks[liar.as_usize()][at..at + image.len()].copy_from_slice(&image);
     for content in [100, 200] {

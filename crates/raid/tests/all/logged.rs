@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use netraid_block::{Buf, IoError, Op, Pool, SgList};
 use netraid_raid::{
-    format::format,
+    format::{Format, format},
     geometry::Level,
     label::{Holder, Label},
     logged::{
@@ -58,10 +58,11 @@ impl World {
             logical_stripes: 8,
             physical_stripes: 11,
             log_blocks: 64,
+            format: Format::Two,
         };
         let layout = shape.layout().unwrap();
         let uuids: Vec<[u8; 16]> = (0..members).map(|_| rng.random()).collect();
-        let images = format(layout, "test", [7; 16], &uuids, 99);
+        let images = format(Format::Two, layout, "test", [7; 16], &uuids, 99);
         let mut disks = Vec::new();
         for images in images {
             let mut disk = vec![0; usize::try_from(layout.0.data.end()).unwrap()];

@@ -1,10 +1,12 @@
 //! Tests of the array through its public interface: one program, whose modules say what each is about.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod atomic;
 mod degraded;
 mod failures;
 mod forged;
 mod gather;
+mod lists;
 mod logged;
 mod lost_rows;
 mod media;
@@ -16,3 +18,4 @@ mod returns;
 mod scrub;
 mod space;
 mod support;
+mod widths;

@@ -79,6 +79,7 @@ impl Sum for Counts {
         self.errors += other.errors;
         self.refused += other.refused;
         self.refused_discards += other.refused_discards;
+        self.atomic_writes += other.atomic_writes;
         self.actions += other.actions;
         self.ahead += other.ahead;
         self.late += other.late;
@@ -127,7 +128,7 @@ impl fmt::Display for Report {
         writeln!(f, "requests in flight at crashes: least {least}, mean {mean:.1}")?;
         writeln!(
             f,
-            "requests {}, of these answered from what was read ahead {}, errors {} (for want of space {}, discards {}), member requests {}, commands that landed late {}, reads that \
+            "requests {}, of these answered from what was read ahead {}, errors {} (for want of space {}, discards {}), of several ranges at once {}, member requests {}, commands that landed late {}, reads that \
              settled {}, looks at the media {}, reads through some members {}, arrays given \
              up {}, failed for want of space {}, closed with lost rows {}, events {} ({:.0} a second)",
             counts.requests,
@@ -135,6 +136,7 @@ impl fmt::Display for Report {
             counts.errors,
             counts.refused,
             counts.refused_discards,
+            counts.atomic_writes,
             counts.actions,
             counts.late,
             counts.settled,

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use netraid_block::{ErrorKind, IoError, Pool, RequestFlags, SgList, narrow};
 use netraid_raid::{
     label::Uuid,
-    logged::{Limits, MemberCaps, RequestId, UserRequest},
+    logged::{AtomicWriteError, Limits, MemberCaps, RequestId, UserRequest},
     member::{MemberIndex, MemberState},
     volume::{Action, Event, Expect, Tag, Volume},
 };
@@ -380,6 +380,36 @@ impl<M: Machine> Engine<M> {
             volume.handle_request(time, id, (op, offset, len), flags, data);
         }
         self.drive(context);
+    }
+
+    /// A user's write of several ranges, which the array takes all of or none.
+    ///
+    /// # Errors
+    /// When the array does not write these ranges at once.
+    pub fn handle_atomic_write(
+        &mut self,
+        context: &mut Context<'_>,
+        id: RequestId,
+        ranges: Vec<(u64, SgList)>,
+        fua: bool,
+    ) -> Result<(), AtomicWriteError> {
+        let time = self.time(context);
+        if let Stage::Open(volume) = &mut self.stage {
+            let write = volume.atomic_write(ranges, fua)?;
+            self.crowd += 1;
+            volume.handle_atomic_write(time, id, write);
+        }
+        self.drive(context);
+        Ok(())
+    }
+
+    /// Blocks that the array writes at once, in several ranges; 0 where it does not.
+    #[must_use]
+    pub fn atomic_blocks_max(&self) -> u32 {
+        match &self.stage {
+            Stage::Open(volume) => volume.atomic_blocks_max(),
+            _ => 0,
+        }
     }
 
     /// The array is to close.

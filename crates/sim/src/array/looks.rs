@@ -203,7 +203,7 @@ impl<M: Machine> World<M> {
             // It was closed before a resync had ended.
             return;
         }
-        let looked = M::look(&disks, &label, is_closed);
+        let looked = M::look(&disks, &label, &self.plan.tables, is_closed);
         let checked = looked.and_then(|volume| {
             let submitted = self.oracle.begin_read();
             let engine = self.serving.unwrap_or(EngineId(0));

@@ -4,7 +4,7 @@ use core::fmt::Debug;
 
 use netraid_block::{IoError, SgList};
 use netraid_raid::{
-    format::{self, Image},
+    format::{self, Format, Image},
     geometry::Geometry,
     label::{Label, Uuid},
     logged::RuleCounts,
@@ -12,7 +12,7 @@ use netraid_raid::{
     volume::{self, Logged, PlainOrLogged},
 };
 
-use super::rest;
+use super::{rest, tables::Tables};
 use crate::disk::Disk;
 
 /// An array's machine, as a volume drives it, and what the world must know of it.
@@ -31,12 +31,13 @@ pub trait Machine: volume::Machine + Debug + Sized {
 
     /// What is on the members of a new array, with this salt.
     fn format(
+        format: Format,
         layout: (Regions, Geometry),
         array_uuid: Uuid,
         members: &[Uuid],
         salt: u64,
     ) -> Vec<Vec<Image>> {
-        format::format(layout, "simulated", array_uuid, members, salt)
+        format::format(format, layout, "simulated", array_uuid, members, salt)
     }
 
     /// What its members' labels say.
@@ -66,8 +67,13 @@ pub trait Machine: volume::Machine + Debug + Sized {
     ///
     /// # Errors
     /// What is not as it should be.
-    fn look(disks: &[&Disk], label: &Label, is_closed: bool) -> Result<SgList, String> {
-        rest::look(disks, label, is_closed)
+    fn look(
+        disks: &[&Disk],
+        label: &Label,
+        tables: &Tables,
+        is_closed: bool,
+    ) -> Result<SgList, String> {
+        rest::look(disks, label, tables, is_closed)
     }
 }
 

@@ -21,6 +21,7 @@ mod restarts;
 pub mod session;
 mod space;
 pub mod subset;
+pub mod tables;
 pub mod trace;
 pub mod workload;
 pub mod world;

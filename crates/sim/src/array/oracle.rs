@@ -12,8 +12,10 @@ use std::collections::BTreeSet;
 
 use netraid_block::{SgList, narrow};
 
+mod groups;
 mod torn;
 
+use groups::Groups;
 use torn::Torn;
 
 use super::content::{self, SECTOR_LEN, SECTORS_PER_BLOCK, WriteId};
@@ -53,6 +55,8 @@ struct Write {
     fua: bool,
     /// A read has shown that it never took effect.
     is_denied: bool,
+    /// Which writes took effect together with it, or not at all.
+    group: Option<u32>,
 }
 
 /// A write that may be what a sector holds.
@@ -88,6 +92,8 @@ pub struct Oracle {
     is_cold: bool,
     /// Sectors whose contents a read has settled.
     settled: u64,
+    /// Writes of which all take effect, or none.
+    groups: Groups,
     /// Of an array without a log.
     torn: Option<Torn>,
 }
@@ -106,6 +112,7 @@ impl Oracle {
             is_stable: true,
             fua: false,
             is_denied: false,
+            group: None,
         };
         let first =
             Candidate { write: WriteId(0), replaced: NEVER, is_buried: false, is_base: true };
@@ -118,6 +125,7 @@ impl Oracle {
             serving: EngineId(0),
             is_cold: false,
             settled: 0,
+            groups: Groups::default(),
             torn: None,
         }
     }
@@ -169,8 +177,24 @@ impl Oracle {
             is_stable: false,
             fua,
             is_denied: false,
+            group: None,
         });
         id
+    }
+
+    /// A write of several ranges is about to be submitted: all of them take effect, or none. Each range has a number
+    /// of its own, and all end together.
+    pub fn begin_atomic_write(
+        &mut self,
+        engine: EngineId,
+        ranges: &[Range<u64>],
+        fua: bool,
+    ) -> Vec<WriteId> {
+        let begin = |range: &Range<u64>| self.begin_write(engine, Change::Data, range.clone(), fua);
+        let ids: Vec<WriteId> = ranges.iter().map(begin).collect();
+        let group = self.groups.begin();
+        ids.iter().for_each(|id| self.writes[id.0 as usize].group = Some(group));
+        ids
     }
 
     /// A write was acknowledged, or ended with an error: then it may or may not have taken effect.
@@ -252,6 +276,7 @@ impl Oracle {
             }
         }
         let all = core::mem::take(&mut self.is_cold);
+        self.groups.open(all);
         for candidates in &mut self.sectors {
             candidates.retain(|one| one.replaced == NEVER || all && !one.is_buried);
             for one in candidates {
@@ -412,6 +437,12 @@ impl Oracle {
 
     /// A read that was submitted then returned `found`.
     fn settle(&mut self, sector: u64, found: WriteId, submitted: Moment) -> Result<(), Wrong> {
+        if let Some(group) = self.writes[found.0 as usize].group {
+            let write = &self.writes[found.0 as usize];
+            // What an opening has found is stable.
+            let is_kept = write.is_stable || write.engine != self.serving;
+            self.groups.see(group, is_kept).map_err(|why| self.torn_write(found, why))?;
+        }
         if let [only] = self.sectors[index(sector)].as_slice()
             && self.content(only.write) == found
             && only.replaced > submitted
@@ -432,6 +463,7 @@ impl Oracle {
             let possible = self.describe(sector);
             return Err(Wrong(format!("sector {sector} reads {text}; possible are: {possible}")));
         }
+        let mut denied: Vec<WriteId> = Vec::new();
         let mut candidates = core::mem::take(&mut self.sectors[index(sector)]);
         let before = candidates.len();
         candidates.retain_mut(|one| {
@@ -448,12 +480,25 @@ impl Oracle {
             // It may also have come before what is there now.
             if is_gone && write.submitted > newest_end {
                 self.writes[one.write.0 as usize].is_denied = true;
+                denied.push(one.write);
             }
             !is_gone
         });
         self.settled += u64::from(candidates.len() < before);
         self.sectors[index(sector)] = candidates;
+        for write in denied {
+            if let Some(group) = self.writes[write.0 as usize].group {
+                self.groups.deny(group).map_err(|why| self.torn_write(write, why))?;
+            }
+        }
         Ok(())
+    }
+
+    fn torn_write(&self, write: WriteId, why: &str) -> Wrong {
+        let group = self.writes[write.0 as usize].group;
+        let is_its = |one: &usize| self.writes[*one].group == group;
+        let all: Vec<usize> = (0..self.writes.len()).filter(is_its).collect();
+        Wrong(format!("of writes {all:?} at once, {} {why}", name(write)))
     }
 
     /// Whole blocks are old or new.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use netraid_block::{Buf, BufMut, IoError, SgList, narrow};
 use netraid_raid::{
     array::Background,
-    format::{Image, first_label},
+    format::{Format, Image, first_label},
     geometry::{Geometry, Level},
     label::{Label, Uuid},
     member::MemberState,
@@ -14,7 +14,7 @@ use netraid_raid::{
     written::WrittenBits,
 };
 
-use super::machine::Machine;
+use super::{machine::Machine, tables::Tables};
 use crate::disk::Disk;
 
 impl Machine for Plain {
@@ -43,13 +43,15 @@ impl Machine for Plain {
     }
 
     fn format(
+        format: Format,
         (regions, geometry): (Regions, Geometry),
         array_uuid: Uuid,
         members: &[Uuid],
         _salt: u64,
     ) -> Vec<Vec<Image>> {
         let layout = (regions, geometry);
-        let label = Label { log: None, ..first_label(layout, "simulated", array_uuid, members, 0) };
+        let label =
+            Label { log: None, ..first_label(format, layout, "simulated", array_uuid, members, 0) };
         let mut bits = WrittenBits::new(array_uuid, geometry.stripes());
         let pages: BTreeSet<u64> = (0..bits.pages()).collect();
         let pages = bits.images(&regions.written, &pages).into_iter();
@@ -63,7 +65,12 @@ impl Machine for Plain {
         geometry.member_indices().map(on_member).collect()
     }
 
-    fn look(disks: &[&Disk], label: &Label, _is_closed: bool) -> Result<SgList, String> {
+    fn look(
+        disks: &[&Disk],
+        label: &Label,
+        _tables: &Tables,
+        _is_closed: bool,
+    ) -> Result<SgList, String> {
         let members: Vec<usize> =
             (0..disks.len()).filter(|at| label.members[*at].state == MemberState::InSync).collect();
         let mut bits = WrittenBits::new(label.array_uuid, label.geometry.stripes());

@@ -8,7 +8,7 @@ use netraid_raid::{
     regions::{LoggedShape, Regions},
 };
 
-use super::{plain, session::Patience};
+use super::{plain, session::Patience, tables::Tables};
 use crate::{
     dice::Seed,
     disk::{Disk, DiskShape, Fill},
@@ -147,6 +147,8 @@ pub struct Plan {
     pub geometry: Geometry,
     /// What is where on its members.
     pub regions: Regions,
+    /// What its tables can say, and say of snapshots.
+    pub tables: Tables,
     /// Completed writes may be lost with the power, by member.
     pub volatile: Vec<bool>,
     /// A member that works slower than the others, if any does.
@@ -213,6 +215,7 @@ impl Plan {
         let block_len = if dice.one_in(3) { 4096 } else { 512 };
         let log_blocks = if is_large { 128 + dice.below(384) } else { 64 + 16 * dice.below(5) };
         let chunk_len = if dice.one_in(8) { 4096 } else { 8192 };
+        let tables = Tables::of(seed);
         let (regions, geometry) = layout(LoggedShape {
             level,
             members,
@@ -221,6 +224,7 @@ impl Plan {
             logical_stripes,
             physical_stripes: logical_stripes + reserve,
             log_blocks,
+            format: tables.format,
         });
         let all_safe = dice.one_in(8);
         let volatile = (0..members).map(|_| !all_safe && !dice.one_in(10)).collect();
@@ -283,6 +287,7 @@ impl Plan {
             faults,
             geometry,
             regions,
+            tables,
         }
     }
 

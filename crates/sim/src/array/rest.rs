@@ -13,16 +13,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use netraid_block::{Buf, BufMut, SgList, narrow};
 use netraid_raid::{
     bytes,
-    checkpoint::Checkpoint,
+    checkpoint::{Checkpoint, ListName},
     geometry::{Geometry, Level},
     label::{Closure, Label},
     member::{MemberIndex, MemberState},
     pages::TablePages,
-    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
-    stripes::{STRIPES_PER_PAGE, StripePage},
+    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, LIST_LEN, PAGE_LEN},
+    snapshots::SnapshotList,
+    stripes::{Entries, Entry, StripePage},
     sums::{SumLayout, SumPage},
 };
 
+use super::tables::Tables;
 use crate::disk::Disk;
 
 const BLOCK: u32 = 4096;
@@ -32,9 +34,14 @@ const BLOCK: u32 = 4096;
 ///
 /// # Errors
 /// What is not as it should be.
-pub fn look(disks: &[&Disk], label: &Label, is_closed: bool) -> Result<SgList, String> {
+pub fn look(
+    disks: &[&Disk],
+    label: &Label,
+    tables: &Tables,
+    is_closed: bool,
+) -> Result<SgList, String> {
     let in_sync = label.members.iter().map(|entry| entry.state == MemberState::InSync).collect();
-    let media = Media { disks, label, in_sync };
+    let media = Media { disks, label, tables, in_sync };
     media.check_labels(is_closed)?;
     let physical = media.map()?;
     let geometry = &label.geometry;
@@ -53,6 +60,7 @@ pub fn look(disks: &[&Disk], label: &Label, is_closed: bool) -> Result<SgList, S
 struct Media<'a> {
     disks: &'a [&'a Disk],
     label: &'a Label,
+    tables: &'a Tables,
     in_sync: Vec<bool>,
 }
 
@@ -73,6 +81,9 @@ impl Media<'_> {
     }
 
     fn check_labels(&self, is_closed: bool) -> Result<(), String> {
+        if !self.tables.fit(self.label.log.as_ref()) {
+            return Err(format!("the label is not of {:?}", self.tables.format));
+        }
         let mut checkpoints = Vec::new();
         for member in self.members() {
             let mut copies = Vec::new();
@@ -101,9 +112,29 @@ impl Media<'_> {
             checkpoints.push(newest.ok_or(format!("member {member} has no checkpoint"))?);
         }
         match checkpoints.iter().find(|one| **one != checkpoints[0]) {
-            None => Ok(()),
+            None => checkpoints.first().map_or(Ok(()), |newest| self.check_lists(newest)),
             Some(other) => Err(format!("checkpoints differ: {:?} and {other:?}", checkpoints[0])),
         }
+    }
+
+    /// The list of snapshots of before the run is named still, and on each member in sync.
+    fn check_lists(&self, newest: &Checkpoint) -> Result<(), String> {
+        let Some(list) = self.tables.list() else {
+            let is_named = newest.list != ListName::NONE;
+            return if is_named { Err(format!("{newest:?} names a list")) } else { Ok(()) };
+        };
+        let (_, name) = list.encode(self.label.array_uuid);
+        if newest.list != name {
+            return Err(format!("{newest:?} does not name {name:?}"));
+        }
+        for member in self.members() {
+            let bytes = self.read(member, list.offset(), LIST_LEN)?;
+            let found = SnapshotList::decode(&bytes, self.label.array_uuid, name.slot());
+            if found != Ok((list.clone(), name)) {
+                return Err(format!("member {member} lacks {name:?}: {found:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// The newest image of a page, the same on all holders in sync.
@@ -149,16 +180,23 @@ impl Media<'_> {
         let table = self.label.regions.stripe_pages(geometry);
         let physical_stripes = self.label.regions.physical_stripes(geometry);
         let mut map = BTreeMap::new();
-        for number in 0..physical_stripes.div_ceil(STRIPES_PER_PAGE.into()) {
+        let format = self.tables.format;
+        let per_page = u64::from(format.stripes_per_page());
+        for number in 0..physical_stripes.div_ceil(per_page) {
             let found = self.page(&table, number, |bytes, place| {
-                let page = StripePage::decode(bytes, self.label.array_uuid, place).ok()?;
+                let page = StripePage::decode(bytes, format, self.label.array_uuid, place).ok()?;
                 (page.index == number).then_some((page.counter, page.entries))
             })?;
-            let first = number * u64::from(STRIPES_PER_PAGE);
-            for (physical, entry) in (first..physical_stripes).zip(found.unwrap_or_default()) {
+            let first = number * per_page;
+            let found: Vec<Entry> = found.iter().flat_map(Entries::iter).collect();
+            for (physical, entry) in (first..physical_stripes).zip(found) {
                 let Some(logical) = entry.logical else { continue };
                 if u64::from(logical) >= geometry.stripes() {
                     return Err(format!("stripe {physical} holds {logical}, which is none"));
+                }
+                let (born, expected) = (entry.interval.born, self.tables.next_number);
+                if born != expected {
+                    return Err(format!("stripe {physical} is born {born}, not {expected}"));
                 }
                 let physical = narrow(physical);
                 if let Some(other) = map.insert(logical, physical) {

@@ -20,6 +20,7 @@ use netraid_raid::{
 use super::{
     machine::Machine,
     plan::{Choice, Fault, Mode, Plan},
+    tables::Tables,
     trace::Keep,
     world::{Outcome, World},
 };
@@ -151,7 +152,12 @@ impl<F: Flaw> Machine for Mirror<F> {
         self.label.clone()
     }
 
-    fn look(disks: &[&Disk], label: &Label, _is_closed: bool) -> Result<SgList, String> {
+    fn look(
+        disks: &[&Disk],
+        label: &Label,
+        _tables: &Tables,
+        _is_closed: bool,
+    ) -> Result<SgList, String> {
         let Geometry { .. } = label.geometry;
         let block = u64::from(disks[0].shape().block_len);
         let first = label.regions.data.offset / block;

@@ -1,6 +1,7 @@
 //! What users of the volume ask for, by the seed.
 
 use core::ops::Range;
+use std::collections::BTreeSet;
 
 use netraid_block::Op;
 
@@ -49,6 +50,7 @@ pub struct Workload {
     written: Range<u64>,
     read_back: u32,
     reader: Option<Reader>,
+    binder: Option<Dice>,
 }
 
 /// A user who reads in a row.
@@ -86,6 +88,7 @@ impl Workload {
             written: 0..0,
             read_back,
             reader: None,
+            binder: None,
             taste: Taste { weights, fua, hot },
             capacity,
             stripe,
@@ -103,6 +106,41 @@ impl Workload {
         let dice = self.seed.dice("reader");
         self.reader = reads.then_some(Reader { dice, next: 0, len: self.unit });
         self
+    }
+
+    /// One of them may write several ranges at once, beside what others do.
+    #[must_use]
+    pub fn with_atomic_writes(mut self, writes: bool) -> Self {
+        self.binder = writes.then_some(self.seed.dice("atomic writes"));
+        self
+    }
+
+    /// Ranges of whole blocks that are to be written at once, `max` blocks at most, if it is the turn of the one who
+    /// does that; ascending, and whether they are to be stable.
+    pub fn draw_atomic(&mut self, max: u32) -> Option<(Vec<Range<u64>>, bool)> {
+        let dice = self.binder.as_mut().filter(|_| max > 0)?;
+        if !dice.one_in(8) {
+            return None;
+        }
+        let blocks = self.capacity / SECTORS_PER_BLOCK;
+        let wanted = 1 + dice.below(u64::from(max).min(blocks).min(12));
+        let first = dice.below(blocks);
+        // Some in a row, some far from each other.
+        let near = dice.one_in(2);
+        let mut chosen = BTreeSet::new();
+        for at in 0..wanted {
+            let block = if near { first + at * (1 + dice.below(3)) } else { dice.below(blocks) };
+            chosen.insert(block % blocks);
+        }
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for block in chosen {
+            let sectors = block * SECTORS_PER_BLOCK..(block + 1) * SECTORS_PER_BLOCK;
+            match ranges.last_mut() {
+                Some(last) if last.end == sectors.start => last.end = sectors.end,
+                _ => ranges.push(sectors),
+            }
+        }
+        Some((ranges, dice.one_in(6)))
     }
 
     /// What the one who reads in a row wants, if it is his turn.

@@ -79,6 +79,8 @@ pub struct Counts {
     pub refused: u64,
     /// Discards among these.
     pub refused_discards: u64,
+    /// Writes of several ranges that were acknowledged.
+    pub atomic_writes: u64,
     /// Member requests.
     pub actions: u64,
     /// Commands that changed a medium when their session was gone.
@@ -166,8 +168,21 @@ pub(super) enum Happening {
 /// A request that a user made.
 #[derive(Debug)]
 enum Pending {
-    Read { first: u64, submitted: Moment, is_sweep: bool },
-    Write { id: WriteId, needs_space: bool, was_short: bool },
+    Read {
+        first: u64,
+        submitted: Moment,
+        is_sweep: bool,
+    },
+    Write {
+        id: WriteId,
+        needs_space: bool,
+        was_short: bool,
+    },
+    /// Ranges that are written at once.
+    Atomic {
+        ids: Vec<WriteId>,
+        was_short: bool,
+    },
     Flush(Moment),
 }
 
@@ -302,7 +317,10 @@ impl<M: Machine> World<M> {
         let uuids: Vec<_> = (0..geometry.members()).map(|at| [at + 1; 16]).collect();
         let layout = (plan.regions, geometry);
         let array_uuid = [0xaa; 16];
-        let images = M::format(layout, array_uuid, &uuids, seed.0);
+        let mut images = M::format(plan.tables.format, layout, array_uuid, &uuids, seed.0);
+        if plan.has_log {
+            plan.tables.put_into(seed, array_uuid, &mut images);
+        }
         let mut hosts = Vec::with_capacity(members);
         for (at, images) in images.into_iter().enumerate() {
             let mut disk = plan.new_disk(DiskShape {
@@ -366,6 +384,7 @@ impl<M: Machine> World<M> {
             is_unsynced: false,
             unsynced_upto: 0,
             workload: Workload::new(seed, sectors, stripe, unit)
+                .with_atomic_writes(!seed.dice("binder").one_in(3))
                 .with_reader(plan.read_ahead.is_some()),
             requests: BTreeMap::new(),
             next_request: 0,

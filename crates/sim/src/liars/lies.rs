@@ -3,13 +3,14 @@
 use netraid_block::{Buf, SgList, narrow};
 use netraid_raid::{
     checkpoint::Checkpoint,
+    format::Format,
     label::Label,
     lack::ROUND_MAX,
     log::{Begin, Beginnings, LOG_BLOCK_LEN, Link, Position},
     member::MemberState,
     pages::TablePages,
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, Region},
-    stripes::{STRIPES_PER_PAGE, StripePage},
+    stripes::{Entry, StripePage},
     sums::{SumLayout, SumPage},
 };
 
@@ -259,22 +260,25 @@ impl Lie {
     }
 
     fn change_stripes(self, disk: &mut Disk, label: &Label, dice: &mut Dice) -> bool {
-        let region = label.regions.map;
+        let (region, format) = (label.regions.map, format_of(label));
         let places = (0..region.len / BLOCK).map(|page| region.offset + page * BLOCK);
         let found = places.filter_map(|place| {
-            let page = StripePage::decode(&read(disk, place, BLOCK), label.array_uuid, place);
+            let page =
+                StripePage::decode(&read(disk, place, BLOCK), format, label.array_uuid, place);
             page.ok().map(|page| (place, page))
         });
         let Some((place, mut page)) = found.max_by_key(|(_, page)| page.counter) else {
             return false;
         };
+        let mut entries: Vec<Entry> = page.entries.iter().collect();
         let mapped: Vec<usize> =
-            (0..page.entries.len()).filter(|at| page.entries[*at].logical.is_some()).collect();
+            (0..entries.len()).filter(|at| entries[*at].logical.is_some()).collect();
         if mapped.len() < 2 {
             return false;
         }
         let (one, two) = (mapped[dice.index(mapped.len() - 1)], mapped[mapped.len() - 1]);
-        page.entries.swap(one, two);
+        entries.swap(one, two);
+        page.entries = entries.into_iter().collect();
         // The slots of a page are neighbours.
         let other = region.offset + (((place - region.offset) / BLOCK) ^ 1) * BLOCK;
         let mut place = place;
@@ -285,9 +289,14 @@ impl Lie {
             (page.round, page.uncounted) = (ROUND_MAX, 1);
             place = other;
         }
-        write(disk, place, &page.encode(label.array_uuid, place));
+        write(disk, place, &page.encode(format, label.array_uuid, place));
         true
     }
+}
+
+/// The format of an array with a log, which all that are lied about have.
+fn format_of(label: &Label) -> Format {
+    label.log.as_ref().map_or(Format::One, |log| log.format)
 }
 
 /// Puts a member back to an `image` from before, with a label whose epoch is `lead` ahead of all there are; false where
@@ -305,17 +314,17 @@ pub(super) fn put_back(disks: &mut [Disk], liar: usize, image: &Disk, lead: (u64
 
 /// An image of a page of the stripe table that has none yet: it says that stripes of another page are there.
 fn forge_stripes(disks: &mut [Disk], liar: usize, label: &Label, dice: &mut Dice) -> bool {
-    let uuid = label.array_uuid;
+    let (uuid, format) = (label.array_uuid, format_of(label));
     let table = TablePages::new(&label.geometry, label.regions.map.offset);
     let physical = label.regions.physical_stripes(&label.geometry);
-    let pages = 0..physical.div_ceil(STRIPES_PER_PAGE.into());
+    let pages = 0..physical.div_ceil(format.stripes_per_page().into());
     let find = |page: u64| -> Option<StripePage> {
         let slots = table.holders(page).iter().flat_map(|member| {
             let first = table.offset(page, member);
             [first, first + BLOCK].map(|place| (member.as_usize(), place))
         });
         let mut images = slots.filter_map(|(member, place)| {
-            StripePage::decode(&read(&disks[member], place, BLOCK), uuid, place).ok()
+            StripePage::decode(&read(&disks[member], place, BLOCK), format, uuid, place).ok()
         });
         images.find(|image| image.index == page)
     };
@@ -327,7 +336,7 @@ fn forge_stripes(disks: &mut [Disk], liar: usize, label: &Label, dice: &mut Dice
     let round = like.round + [0, 1, ROUND_MAX / 2][dice.index(3)];
     let lie = StripePage { index: page, counter, round, uncounted: 1, ..like };
     let place = table.slot_offset(page, index(liar), counter);
-    write(&mut disks[liar], place, &lie.encode(uuid, place));
+    write(&mut disks[liar], place, &lie.encode(format, uuid, place));
     true
 }
 

@@ -9,6 +9,7 @@ use super::{
     lies::{Lie, put_back},
 };
 use crate::{
+    array::tables::Tables,
     dice::{Dice, Seed},
     disk::{Disk, DiskShape, Fill},
 };
@@ -71,6 +72,7 @@ impl World {
         let is_older = seed.dice("older images").one_in(4);
         // Of two mirrors none can tell.
         let members = if is_older { members.max(3) } else { members };
+        let format = Tables::of(seed).format;
         let shape = LoggedShape {
             level,
             members,
@@ -80,12 +82,13 @@ impl World {
             // More than one page of the stripe table, of which some are never written.
             physical_stripes: if seed.dice("pages").one_in(4) { 1200 } else { 11 },
             log_blocks: 64 + 16 * dice.below(4),
+            format,
         };
         #[allow(clippy::panic, reason = "a shape that this file has made up")]
         let layout = shape.layout().unwrap_or_else(|error| panic!("{shape:?}: {error}"));
         let (regions, geometry) = layout;
         let uuids: Vec<[u8; 16]> = (1..=255).take(members).map(|at| [at; 16]).collect();
-        let images = format::format(layout, "liars", [0xa1; 16], &uuids, seed.0);
+        let images = format::format(format, layout, "liars", [0xa1; 16], &uuids, seed.0);
         let mut disks = Vec::new();
         for member in images {
             let blocks = regions.data.end().div_ceil(SECTOR);

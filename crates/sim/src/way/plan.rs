@@ -3,6 +3,7 @@
 use core::{ops::RangeInclusive, time::Duration};
 
 use netraid_raid::{
+    format::Format,
     geometry::{Geometry, Level},
     logged::Limits,
     regions::{LoggedShape, Regions},
@@ -12,7 +13,7 @@ use netraid_iscsi_proto::negotiation::Wishes;
 
 use super::interface::{DiskConfig, HostConfig, LineConfig, Manners, Quirks};
 use crate::{
-    array::plain,
+    array::{plain, tables::Tables},
     dice::{Dice, Seed},
     disk::{DiskShape, Fill},
 };
@@ -97,6 +98,8 @@ pub struct Plan {
     pub geometry: Geometry,
     /// What is where on its members.
     pub regions: Regions,
+    /// What its tables can say, and say of snapshots.
+    pub tables: Tables,
     /// Completed writes may be lost with the power, by host; the last one is the spare.
     pub volatile: Vec<bool>,
     /// What each disk lacks.
@@ -162,7 +165,9 @@ impl Plan {
             (false, _) => (Level::Raid5, 3 + dice.index(2)),
         };
         let block_len = if dice.one_in(3) { 4096 } else { 512 };
-        let (regions, geometry) = layout(&mut dice, has_log, level, members, block_len);
+        let tables = Tables::of(seed);
+        let (regions, geometry) =
+            layout(&mut dice, tables.format, has_log, level, (members, block_len));
         let all_safe = dice.one_in(8);
         let volatile: Vec<bool> = (0..=members).map(|_| !all_safe && !dice.one_in(8)).collect();
         let reserves = !dice.one_in(6);
@@ -213,6 +218,7 @@ impl Plan {
             has_log,
             geometry,
             regions,
+            tables,
             volatile,
             quirks,
             reserves,
@@ -316,10 +322,10 @@ fn narrow(number: u64) -> u32 {
 #[allow(clippy::panic, reason = "a shape that this file has made up")]
 fn layout(
     dice: &mut Dice,
+    format: Format,
     has_log: bool,
     level: Level,
-    members: usize,
-    block_len: u32,
+    (members, block_len): (usize, u32),
 ) -> (Regions, Geometry) {
     let chunk_len = if dice.one_in(6) { 4096 } else { 8192 };
     let stripes = 8 + dice.below(12);
@@ -335,6 +341,7 @@ fn layout(
         logical_stripes: stripes,
         physical_stripes: stripes + 2 + dice.below(3),
         log_blocks: 64 + 16 * dice.below(5),
+        format,
     };
     shape.layout().unwrap_or_else(|error| panic!("{shape:?}: {error}"))
 }

@@ -545,10 +545,14 @@ fn format(plan: &Plan, net: &mut Net<User, Happening>, hosts: &[Host]) {
     let geometry = plan.geometry;
     let uuids: Vec<Uuid> = (0..geometry.members()).map(|at| [at + 1; 16]).collect();
     let layout = (plan.regions, geometry);
-    let images = match plan.has_log {
-        true => <Logged as Machine>::format(layout, ARRAY, &uuids, plan.seed.0),
-        false => <Plain as Machine>::format(layout, ARRAY, &uuids, plan.seed.0),
+    let (tables, seed) = (&plan.tables, plan.seed);
+    let mut images = match plan.has_log {
+        true => <Logged as Machine>::format(tables.format, layout, ARRAY, &uuids, seed.0),
+        false => <Plain as Machine>::format(tables.format, layout, ARRAY, &uuids, seed.0),
     };
+    if plan.has_log {
+        tables.put_into(seed, ARRAY, &mut images);
+    }
     for (host, images) in hosts.iter().zip(images) {
         for (offset, bytes) in images {
             let first = offset / u64::from(geometry.block_len());

@@ -286,3 +286,46 @@ fn copies_move_on_so_that_all_members_have_their_share() {
     let (least, most) = (share.iter().min().unwrap(), share.iter().max().unwrap());
     assert!(most - least <= 256, "{share:?}");
 }
+
+/// Groups of records, beside single ones, in a ring that is nearly full: a batch has all of a group, and with the room that
+/// was asked for, each gets its place.
+#[test]
+fn records_that_are_pushed_at_once_are_in_one_batch() {
+    for seed in 0..300 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let ring = rng.random_range(64..400);
+        let mut writer = writer(ring);
+        let largest = u64::from(Ring::new(ring).batch_blocks_max()) - 1;
+        let (mut number, mut groups) = (0, BTreeMap::new());
+        let mut found: BTreeMap<u64, Position> = BTreeMap::new();
+        for _ in 0..200 {
+            let count = if rng.random() { 1 } else { rng.random_range(1..=largest.min(20)) };
+            if writer.room() >= 2 * count {
+                let block = || BufMut::zeroed(LOG_BLOCK_LEN as usize).freeze().into();
+                let record = |block| Record::Data { block, crc: 0 };
+                let records: Vec<_> =
+                    (number..number + count).map(|at| (record(at), block(), at)).collect();
+                writer.push_at_once(records);
+                groups.insert(number, count);
+                number += count;
+            }
+            if rng.random_ratio(1, 3) {
+                continue;
+            }
+            let Some(batch) = writer.poll_batch(all(), MemberSet::EMPTY) else { continue };
+            batch.members.iter().for_each(|member| {
+                writer.handle_written(batch.position, member);
+            });
+            while let Some(acked) = writer.poll_acked() {
+                found.insert(acked.tag, batch.position);
+            }
+            writer.handle_stable(writer.acked());
+            writer.handle_tail(writer.acked());
+        }
+        assert!(found.len() > 100, "seed {seed}: {}", found.len());
+        for (first, count) in groups {
+            let places: Vec<_> = (first..first + count).map(|at| found.get(&at)).collect();
+            assert!(places.iter().all(|place| *place == places[0]), "seed {seed}: {places:?}");
+        }
+    }
+}

@@ -9,6 +9,7 @@ use netraid_block::{Buf, SgList};
 use super::{Ranges, Wrong};
 use crate::{
     bytes,
+    checksum::Home,
     code::ColumnSet,
     logged::{
         io::is_medium,
@@ -149,12 +150,15 @@ impl Array {
     }
 
     async fn scrub_known_row(&self, run: u64, row: Row, sums: &[u32], told: &mut Told) {
-        let (code, pool) = {
+        let (code, pool, checksum) = {
             let state = self.state();
-            (state.layout.code, state.layout.pool.clone())
+            (state.layout.code, state.layout.pool.clone(), state.layout.checksum)
+        };
+        let sum = |column: u8, data: &[u8]| {
+            checksum.at_home(Home { physical: row.physical, row: row.row, column }, data)
         };
         let right = |column: u8| match &row.found[usize::from(column)] {
-            Found::Bytes(data) => bytes::sum(data) == sums[usize::from(column)],
+            Found::Bytes(data) => sum(column, data) == sums[usize::from(column)],
             Found::Unreadable | Found::Absent => false,
         };
         let good: ColumnSet = (0..code.columns()).filter(|column| right(*column)).collect();
@@ -164,7 +168,7 @@ impl Array {
                 Found::Bytes(data) if good.contains(column) => Some(data.clone()),
                 Found::Bytes(_) | Found::Unreadable | Found::Absent => {
                     let data = row.compute(&pool, code.recipe(column, good)?.iter().copied());
-                    (bytes::sum(&data) == sums[usize::from(column)]).then_some(data)
+                    (sum(column, &data) == sums[usize::from(column)]).then_some(data)
                 }
             })
             .collect();
@@ -183,10 +187,10 @@ impl Array {
                 _ => check(column),
             })
             .collect();
-        let new_sum = |(wanted, old): (&Option<Buf>, &u32)| {
-            wanted.as_ref().map_or(*old, |data| bytes::sum(data))
+        let new_sum = |((column, wanted), old): ((u8, &Option<Buf>), &u32)| {
+            wanted.as_ref().map_or(*old, |data| sum(column, data))
         };
-        let new_sums: Vec<u32> = wanted.iter().zip(sums).map(new_sum).collect();
+        let new_sums: Vec<u32> = (0..).zip(&wanted).zip(sums).map(new_sum).collect();
         if new_sums != sums {
             // Whoever is away, or loses its cache now, lacks what the new checksums say.
             self.state().touch(row.physical);
@@ -270,13 +274,15 @@ impl Array {
                 |one: &SgList, two: &SgList| one.to_contiguous()[..] == two.to_contiguous()[..];
             right.iter().zip(checks).all(|(one, two)| same(one, two))
         });
-        let sums: Option<Vec<u32>> =
-            confirmed.map(|all| all.iter().map(|column| bytes::sums(column)[0]).collect());
+        let checksum = state.layout.checksum;
+        let home = |column| Home { physical: row.physical, row: row.row, column };
+        let sum = |(column, data): (u8, &SgList)| checksum.of_column(home(column), data)[0];
+        let sums: Option<Vec<u32>> = confirmed.map(|all| (0..).zip(&all).map(sum).collect());
         // Zeros are right either way: what was never written reads as zeros.
-        let zero = bytes::zero_sum();
         let trusted = state.scrub.options.trust_parity;
         if let Some(sums) = &sums
-            && (trusted || sums.iter().all(|sum| *sum == zero))
+            && (trusted
+                || (0..).zip(sums).all(|(column, sum)| *sum == checksum.of_zeroes(home(column))))
         {
             state.touch(row.physical);
             state.set_row_sums(row.physical, row.row, Some(sums));
@@ -361,10 +367,11 @@ impl State {
         if !right.iter().zip(checks).all(|(one, two)| same(one, two)) {
             return false;
         }
-        for (column, data) in columns.iter().enumerate() {
-            for (row, sum) in rows.clone().zip(bytes::sums(data)) {
+        for (column, data) in (0..).zip(&columns) {
+            let first = Home { physical, row: rows.start, column };
+            for (row, sum) in rows.clone().zip(self.layout.checksum.of_column(first, data)) {
                 match self.scrub_sums(physical, row) {
-                    Sums::Known(sums) if sums[column] == sum => {}
+                    Sums::Known(sums) if sums[usize::from(column)] == sum => {}
                     Sums::NeverWritten | Sums::Known(_) | Sums::Lost => return false,
                 }
             }

@@ -23,7 +23,7 @@ use crate::{
     member::{MemberIndex, MemberSet},
     page::ImageKey,
     pages::PAIR_LEN,
-    regions::{LABEL_OFFSETS, PAGE_LEN},
+    regions::{LABEL_OFFSETS, LIST_LEN, PAGE_LEN},
 };
 
 /// An update of the labels may be under way again and again; each writes them all.
@@ -105,9 +105,18 @@ impl Array {
         Vec::new()
     }
 
-    /// The newest checkpoint on every member that is in sync.
+    /// The newest checkpoint on every member that is in sync, and the list of snapshots that it names.
     pub(super) async fn scrub_checkpoints(&self, run: u64) {
         let _tables = self.lock_tables().await;
+        let wrong = self.wrong_lists().await;
+        for (member, _) in &wrong {
+            self.state().scrub_found(run, *member, Wrong::Page);
+            self.give_list(*member).await;
+        }
+        if !wrong.is_empty() {
+            let still = self.wrong_lists().await;
+            self.settle_pages(run, &wrong, &still, LIST_LEN.into());
+        }
         let wrong = self.wrong_checkpoints().await;
         if wrong.is_empty() {
             return;
@@ -310,14 +319,14 @@ impl Array {
     }
 
     async fn judge_page(&self, page: Page) -> Judged {
-        let (table, uuid, holders) = {
+        let (table, format, uuid, holders) = {
             let state = self.state();
             let layout = &state.layout;
             let table = if page.is_sums { layout.sum_pages } else { layout.stripe_pages };
             let in_sync = state.in_sync();
             let holders: Vec<MemberIndex> =
                 table.holders(page.index).iter().filter(|one| in_sync.contains(*one)).collect();
-            (table, state.label.array_uuid, holders)
+            (table, layout.format, state.label.array_uuid, holders)
         };
         // Of each holder the images that it has: which, and what the page says.
         let reads = holders.into_iter().map(|holder| async move {
@@ -330,8 +339,8 @@ impl Array {
                     found.iter().map(|one| (one.key(), one.encode(uuid, 0))).collect()
                 }
                 Some(pair) => {
-                    let found = decode_stripe_pair(&pair, uuid, offset, page.index);
-                    found.iter().map(|one| (one.key(), one.encode(uuid, 0))).collect()
+                    let found = decode_stripe_pair(&pair, (format, uuid), offset, page.index);
+                    found.iter().map(|one| (one.key(), one.encode(format, uuid, 0))).collect()
                 }
             };
             (holder, images)

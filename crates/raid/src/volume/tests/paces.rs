@@ -28,6 +28,7 @@ fn disks() -> Vec<Vec<u8>> {
         logical_stripes: 8,
         physical_stripes: 11,
         log_blocks: 64,
+        format: format::Format::Two,
     };
     let layout = shape.layout().unwrap();
     let uuids: Vec<Uuid> = (1..=4).map(|number| [number; 16]).collect();
@@ -39,7 +40,10 @@ fn disks() -> Vec<Vec<u8>> {
         }
         disk
     };
-    format::format(layout, "test", [7; 16], &uuids, 99).into_iter().map(disk).collect()
+    format::format(format::Format::Two, layout, "test", [7; 16], &uuids, 99)
+        .into_iter()
+        .map(disk)
+        .collect()
 }
 
 fn label_of(disk: &[u8]) -> Label {

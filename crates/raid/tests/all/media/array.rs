@@ -6,7 +6,7 @@ use netraid_raid::{
     label::{Holder, Label},
     logged::{
         Action, Event, FoundMember, Limits, LoggedArray, MemberCaps, OpenConfig, RequestId,
-        UserRequest,
+        ScrubCommand, ScrubOptions, ScrubStatus, UserRequest,
     },
     member::MemberIndex,
     regions::LABEL_OFFSETS,
@@ -91,6 +91,15 @@ impl Array {
     pub(crate) fn idle(&mut self) {
         self.machine.handle_idle();
         self.run();
+    }
+
+    /// Has all that is at rest read and compared, and waits for the end.
+    pub(crate) fn scrub(&mut self) -> ScrubStatus {
+        let start = ScrubCommand::Start(ScrubOptions::default());
+        self.machine.handle_scrub(start).unwrap();
+        self.machine.handle_scrub_allowance(u32::MAX);
+        self.run();
+        self.machine.scrub_status().unwrap()
     }
 
     /// A member is there no more.

@@ -1,14 +1,15 @@
 //! Members of arrays with a log as they were written once, kept in text: what this version makes
 //! is still the same, and what earlier ones left behind is still read.
 //!
-//! A change of the format is one of these files, made anew with `NETRAID_GOLDEN=write`.
+//! There is a directory for each format. A change of what is written is a file of these, made anew with
+//! `NETRAID_GOLDEN=write`; those of an earlier format stay as they are for ever.
 
 use std::{env, fs, path::PathBuf};
 
 use netraid_block::Op;
 use netraid_raid::{
     checkpoint::Checkpoint,
-    format::format,
+    format::{Format, format},
     geometry::Level,
     label::{Closure, Label},
     log::{Batch, LOG_BLOCK_LEN, LogKey, Ring, head_blocks},
@@ -30,7 +31,10 @@ pub(crate) const SHAPES: [(&str, Level, usize); 5] = [
     ("level10", Level::Raid10, 4),
 ];
 
-fn shape(level: Level, members: usize) -> LoggedShape {
+/// Formats, with the directories of their images.
+pub(crate) const FORMATS: [(&str, Format); 2] = [("1", Format::One), ("2", Format::Two)];
+
+fn shape(format: Format, level: Level, members: usize) -> LoggedShape {
     LoggedShape {
         level,
         members,
@@ -39,14 +43,15 @@ fn shape(level: Level, members: usize) -> LoggedShape {
         logical_stripes: 20,
         physical_stripes: 28,
         log_blocks: 128,
+        format,
     }
 }
 
 /// A new array's members.
-pub(crate) fn new_members(level: Level, members: usize) -> Vec<Image> {
-    let layout = shape(level, members).layout().unwrap();
+pub(crate) fn new_members(kind: Format, level: Level, members: usize) -> Vec<Image> {
+    let layout = shape(kind, level, members).layout().unwrap();
     let uuids: Vec<[u8; 16]> = (1..).map(|at| [at; 16]).take(members).collect();
-    let images = format(layout, "golden", UUID, &uuids, 0x0123_4567_89ab_cdef);
+    let images = format(kind, layout, "golden", UUID, &uuids, 0x0123_4567_89ab_cdef);
     let member = |images: Vec<(u64, Vec<u8>)>| {
         let mut image = Image::new(layout.0.data.end());
         images.iter().for_each(|(offset, bytes)| image.write(*offset, bytes));
@@ -56,7 +61,7 @@ pub(crate) fn new_members(level: Level, members: usize) -> Vec<Image> {
 }
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/all/media/images/1").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/all/media/images").join(name)
 }
 
 /// Whether the files are to be made anew.
@@ -102,10 +107,17 @@ fn log_goes_on(members: &[Image]) -> bool {
     })
 }
 
+type Shape = (&'static str, Level, usize);
+
+fn of_all_formats() -> impl Iterator<Item = ((&'static str, Format), Shape)> {
+    FORMATS.into_iter().flat_map(|format| SHAPES.map(|shape| (format, shape)))
+}
+
 #[test]
 fn a_new_array_is_what_it_was() {
-    for (name, level, members) in SHAPES {
-        let (name, new) = (format!("{name}-new.txt"), new_members(level, members));
+    for ((directory, kind), (name, level, members)) in of_all_formats() {
+        let name = format!("{directory}/{name}-new.txt");
+        let new = new_members(kind, level, members);
         if writes() {
             save(&name, &new);
         }
@@ -114,6 +126,7 @@ fn a_new_array_is_what_it_was() {
         for (at, image) in new.iter().enumerate() {
             let label = newest_label(image);
             assert_eq!((label.name.as_str(), label.closure), ("golden", Closure::Clean));
+            assert_eq!(label.log.as_ref().map(|log| log.format), Some(kind));
             assert_eq!((label.index.as_usize(), label.members.len()), (at, members));
             assert_eq!((label.geometry.level(), label.geometry.stripes()), (level, 20));
             assert!(label.members.iter().all(|member| member.state == MemberState::InSync));
@@ -176,17 +189,26 @@ fn check_contents(array: &mut Array, name: &str) {
     }
 }
 
+/// All that is at rest is what it should be, with these members.
+fn scrub(array: &mut Array, name: &str) {
+    let status = array.scrub();
+    assert!(status.is_complete() && status.checked_blocks > 0, "{name}: {status:?}");
+    assert_eq!((status.wrong(), status.unrepaired()), (0, 0), "{name}: {status:?}");
+}
+
+/// Arrays that were closed, that a crash left behind, and that lacked a member, are opened as they are, read, written
+/// and scrubbed, with all members and with as few as there may be.
 #[test]
-fn arrays_that_were_in_use_are_read() {
-    for (level_name, level, members) in SHAPES {
+fn arrays_that_were_in_use_are_read_written_and_scrubbed() {
+    for ((directory, kind), (level_name, level, members)) in of_all_formats() {
         for state in ["closed", "crashed", "degraded"] {
-            let name = format!("{level_name}-{state}.txt");
-            let tolerance = shape(level, members).layout().unwrap().1.tolerance();
+            let name = format!("{directory}/{level_name}-{state}.txt");
+            let tolerance = shape(kind, level, members).layout().unwrap().1.tolerance();
             if state == "degraded" && tolerance == 0 {
                 continue;
             }
             if writes() {
-                let mut array = Array::open(new_members(level, members), &[]).unwrap();
+                let mut array = Array::open(new_members(kind, level, members), &[]).unwrap();
                 if state == "degraded" {
                     array.lose(1);
                 }
@@ -204,8 +226,26 @@ fn arrays_that_were_in_use_are_read() {
                 let away: Vec<usize> = (1..=away).collect();
                 let mut array = Array::open(images.clone(), &away).unwrap();
                 check_contents(&mut array, &name);
+                if away.is_empty() && state != "degraded" {
+                    scrub(&mut array, &name);
+                }
                 let images = array.close().unwrap();
-                check_contents(&mut Array::open(images, &away).unwrap(), &name);
+                let mut array = Array::open(images, &away).unwrap();
+                check_contents(&mut array, &name);
+                // What is written now is of the same format, and found again.
+                for block in (0..array.blocks()).step_by(3) {
+                    array.request(Op::Write, block, 1, 0x77).unwrap();
+                }
+                array.idle();
+                let mut array = Array::open(array.crash(), &away).unwrap();
+                for (block, byte) in (0..).zip(expected(array.blocks())) {
+                    let byte = if block % 3 == 0 { 0x77 } else { byte };
+                    let read = array.read(block).unwrap();
+                    assert!(read.iter().all(|one| *one == byte), "{name}: block {block}");
+                }
+                let images = array.close().unwrap();
+                let format = |image| newest_label(image).log.map(|log| log.format);
+                assert!(images.iter().all(|image| format(image) == Some(kind)), "{name}");
             }
         }
     }

@@ -4,6 +4,7 @@
 use netraid_block::Op;
 use netraid_raid::{
     assemble::{Found, Permissions, assemble},
+    format::Format,
     geometry::Level,
     label::Label,
     log::LOG_BLOCK_LEN,
@@ -130,7 +131,7 @@ fn is_assembled(images: &[Image]) -> bool {
 /// An array that is written, dies, is attacked, and opened again, a few times over.
 fn play(seed: u64, level: Level, members: usize) -> (u32, u32) {
     let mut rng = StdRng::seed_from_u64(seed);
-    let new = new_members(level, members);
+    let new = new_members(Format::Two, level, members);
     let label = newest_label(&new[0]);
     let mut array = Array::open(new, &[]).unwrap();
     let (mut opened, mut refused) = (0, 0);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netraid_block::{Buf, ErrorKind, IoError, Op, Pool, SgList};
 use netraid_raid::{
-    format::format,
+    format::{Format, format},
     geometry::{Geometry, Level},
     label::{Holder, Label},
     logged::{
@@ -120,11 +120,12 @@ impl World {
             logical_stripes: stripes,
             physical_stripes: stripes + 3,
             log_blocks,
+            format: Format::Two,
         };
         let layout = shape.layout().unwrap();
         let uuids: Vec<[u8; 16]> = (0..members).map(|_| rng.random()).collect();
         let mut disks = Vec::new();
-        for images in format(layout, "test", UUID, &uuids, 99) {
+        for images in format(Format::Two, layout, "test", UUID, &uuids, 99) {
             let mut disk = vec![0; layout.0.data.end() as usize];
             // Old bytes everywhere.
             rng.fill(&mut disk[..]);

@@ -1,6 +1,6 @@
 //! Users: what they ask for, what they are told, and when they leave the array alone.
 
-use core::time::Duration;
+use core::{ops::Range, time::Duration};
 
 use netraid_block::{ErrorKind, Op, SgList};
 use netraid_raid::logged::{RequestId, UserRequest};
@@ -36,16 +36,21 @@ impl<M: Machine> World<M> {
         // What was refused while there was no space may be told later, with the rest of its write.
         let (needs_space, was_short) = match pending {
             Pending::Write { needs_space, was_short, .. } => (Some(needs_space), was_short),
+            Pending::Atomic { was_short, .. } => (Some(true), was_short),
             Pending::Read { .. } | Pending::Flush(_) => (None, false),
         };
         let was_torn = self.oracle.has_torn();
-        let checked = match (pending, &result) {
+        let checked = match (&pending, &result) {
             (Pending::Read { first, submitted, .. }, Ok(data)) => {
-                self.oracle.end_read(id, submitted, first, data)
+                self.oracle.end_read(id, *submitted, *first, data)
             }
-            (Pending::Write { id, .. }, result) => self.oracle.end_write(id, result.is_ok()),
+            (Pending::Write { id, .. }, result) => self.oracle.end_write(*id, result.is_ok()),
+            (Pending::Atomic { ids, .. }, result) => {
+                self.counts.atomic_writes += u64::from(result.is_ok());
+                ids.iter().try_for_each(|id| self.oracle.end_write(*id, result.is_ok()))
+            }
             (Pending::Flush(submitted), Ok(_)) => {
-                self.oracle.end_flush(submitted);
+                self.oracle.end_flush(*submitted);
                 Ok(())
             }
             (Pending::Read { .. } | Pending::Flush(_), Err(_)) => Ok(()),
@@ -118,8 +123,13 @@ impl<M: Machine> World<M> {
             {
                 break;
             } else {
-                let wanted = self.workload.draw();
-                self.submit(at, wanted, false);
+                match self.workload.draw_atomic(self.engines[at].atomic_blocks_max()) {
+                    Some((ranges, fua)) => self.submit_atomic(at, ranges, fua),
+                    None => {
+                        let wanted = self.workload.draw();
+                        self.submit(at, wanted, false);
+                    }
+                }
             }
             if self.violation.is_some() || self.serving != Some(id) {
                 return;
@@ -214,7 +224,7 @@ impl<M: Machine> World<M> {
         self.note(|| {
             let what = match &pending {
                 Pending::Write { id, .. } => format!(" w{}", id.0),
-                Pending::Read { .. } | Pending::Flush(_) => String::new(),
+                Pending::Read { .. } | Pending::Flush(_) | Pending::Atomic { .. } => String::new(),
             };
             let fua = if fua { " with FUA" } else { "" };
             format!("request {id}: {op:?}{fua}{what} of sectors {sectors:?}")
@@ -224,6 +234,31 @@ impl<M: Machine> World<M> {
         let offset = sectors.start * SECTOR_LEN as u64;
         let user = UserRequest { op, offset, len: count * SECTOR_LEN as u64, fua, data };
         self.with(at, |engine, context| engine.handle_request(context, RequestId(id), user));
+        self.hear_all();
+    }
+
+    fn submit_atomic(&mut self, at: usize, ranges: Vec<Range<u64>>, fua: bool) {
+        let engine = self.engines[at].id;
+        let id = self.next_request;
+        self.next_request += 1;
+        self.life_requests += 1;
+        let was_short = self.is_short_of_space();
+        let ids = self.oracle.begin_atomic_write(engine, &ranges, fua);
+        let data = ids.iter().zip(&ranges).map(|(write, sectors)| {
+            let bytes = content::make(*write, sectors.start, sectors.end - sectors.start);
+            (sectors.start * SECTOR_LEN as u64, content::scatter(&bytes, &[]))
+        });
+        let data = data.collect();
+        self.note(|| format!("request {id}: {ids:?} at once, of sectors {ranges:?}"));
+        ranges.iter().for_each(|range| self.trace.mix(&[8, id, range.start, range.end]));
+        self.requests.insert((engine, id), Pending::Atomic { ids, was_short });
+        let mut refused = None;
+        self.with(at, |engine, context| {
+            refused = engine.handle_atomic_write(context, RequestId(id), data, fua).err();
+        });
+        if let Some(error) = refused {
+            return self.fail(format!("request {id} is refused: {error}"));
+        }
         self.hear_all();
     }
 }

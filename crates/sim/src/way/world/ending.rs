@@ -98,9 +98,10 @@ impl World {
         }
         let disks: Vec<&Disk> =
             self.places.iter().map(|host| self.net.disk(self.hosts[*host].id)).collect();
+        let tables = &self.plan.tables;
         let looked = match self.plan.has_log {
-            true => <Logged as Machine>::look(&disks, label, true),
-            false => <Plain as Machine>::look(&disks, label, true),
+            true => <Logged as Machine>::look(&disks, label, tables, true),
+            false => <Plain as Machine>::look(&disks, label, tables, true),
         };
         let checked = looked.and_then(|volume| {
             let submitted = self.oracle.begin_read();

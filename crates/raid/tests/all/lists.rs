@@ -1,0 +1,178 @@
+//! The list of snapshots of an array that had some: the checkpoint says which list counts, the list says with which
+//! number stripes are born, and both go together wherever they go.
+
+use netraid_block::ErrorKind;
+use netraid_raid::{
+    checkpoint::{Checkpoint, ListName},
+    format::Format,
+    geometry::Level,
+    logged::{Event, LoggedArray, MemberCaps, NewDevice},
+    member::{MemberIndex, MemberState},
+    regions::{CHECKPOINT_OFFSETS, LIST_LEN, LIST_OFFSETS},
+    snapshots::{Snapshot, SnapshotList},
+    stripes::StripePage,
+};
+
+use crate::support::{UUID, World, open};
+
+const LEN: usize = 4096;
+
+fn list(counter: u64, next_number: u32) -> SnapshotList {
+    SnapshotList { counter, next_number, ..SnapshotList::EMPTY }
+}
+
+fn put(disk: &mut [u8], list: &SnapshotList) -> ListName {
+    let (image, name) = list.encode(UUID);
+    let at = list.offset() as usize;
+    disk[at..at + image.len()].copy_from_slice(&image);
+    name
+}
+
+/// Has every checkpoint of a member name a list.
+fn name_it(disk: &mut [u8], name: ListName) {
+    for (slot, offset) in CHECKPOINT_OFFSETS.into_iter().enumerate() {
+        let at = offset as usize;
+        let Ok(found) = Checkpoint::decode(&disk[at..at + LEN], UUID, slot) else { continue };
+        let image = Checkpoint { list: name, ..found }.encode(UUID);
+        disk[at..at + LEN].copy_from_slice(&image);
+    }
+}
+
+/// An array that a later version took snapshots of, and deleted them: the next one has this number.
+fn with_list(next_number: u32) -> World {
+    let mut world = World::empty(Level::Raid5, 4);
+    let list = list(3, next_number);
+    for disk in &mut world.disks {
+        let name = put(disk, &list);
+        name_it(disk, name);
+    }
+    world.reopen();
+    world
+}
+
+/// With which numbers the stripes of the newest images of the first page are born.
+fn born(world: &World) -> Vec<u32> {
+    let table = world.regions.stripe_pages(&world.geometry);
+    let holder = table.holders(0).iter().next().unwrap();
+    let image = |slot: u64| {
+        let place = table.slot_offset(0, holder, slot);
+        let bytes = &world.disks[holder.as_usize()][place as usize..place as usize + LEN];
+        StripePage::decode(bytes, Format::Two, UUID, place).ok()
+    };
+    let newest = (0..2).filter_map(image).max_by_key(|page| page.counter).unwrap();
+    let mapped = newest.entries.iter().filter(|entry| entry.logical.is_some());
+    mapped.map(|entry| entry.interval.born).collect()
+}
+
+fn has_list(world: &World, member: usize, list: &SnapshotList) -> bool {
+    let at = list.offset() as usize;
+    let bytes = &world.disks[member][at..at + LIST_LEN as usize];
+    let slot = usize::from(list.offset() == LIST_OFFSETS[1]);
+    SnapshotList::decode(bytes, UUID, slot).is_ok_and(|(found, _)| found == *list)
+}
+
+fn failure(machine: LoggedArray, world: &mut World) -> (ErrorKind, String) {
+    world.machine = machine;
+    world.events.clear();
+    world.settle();
+    assert!(!world.events.contains(&Event::Opened));
+    let error = world.machine.failure().unwrap();
+    (error.kind(), error.to_string())
+}
+
+#[test]
+fn stripes_are_born_with_the_next_number_of_the_list_that_is_named() {
+    for (next_number, unnamed) in [(1, false), (1, true), (9, false), (9, true)] {
+        let mut world =
+            if next_number == 1 { World::empty(Level::Raid5, 4) } else { with_list(next_number) };
+        if unnamed {
+            // Somebody died while taking a snapshot.
+            world.disks[..2].iter_mut().for_each(|disk| drop(put(disk, &list(4, 10))));
+            world.reopen();
+        }
+        world.write(0, 30, 5);
+        world.idle();
+        let born = born(&world);
+        assert!(!born.is_empty() && born.iter().all(|one| *one == next_number), "{born:?}");
+        // After a crash it is the log that says which stripes there are.
+        world.write(0, 12, 6);
+        world.reopen();
+        world.idle();
+        assert!(self::born(&world).iter().all(|one| *one == next_number));
+        world.read_all();
+    }
+}
+
+#[test]
+fn checkpoints_go_on_naming_the_list() {
+    let mut world = with_list(9);
+    for content in 1..5 {
+        world.write(0, 30, content);
+        world.idle();
+    }
+    let (_, name) = list(3, 9).encode(UUID);
+    for disk in &world.disks {
+        let found = CHECKPOINT_OFFSETS.into_iter().enumerate().map(|(slot, offset)| {
+            let at = offset as usize;
+            Checkpoint::decode(&disk[at..at + LEN], UUID, slot).unwrap().list
+        });
+        assert!(found.into_iter().all(|found| found == name));
+    }
+}
+
+#[test]
+fn a_new_device_gets_the_list_and_one_that_lost_it_gets_it_at_an_opening_or_a_scrub() {
+    let mut world = with_list(9);
+    world.write(0, 30, 5);
+    world.idle();
+    let member = MemberIndex(1);
+    world.machine.handle_gone(member, "gone");
+    world.settle();
+    world.disks[1].fill(0);
+    let caps = MemberCaps { volatile_cache: true, can_discard: true };
+    world.machine.handle_replace(member, NewDevice { uuid: [9; 16], caps });
+    world.settle();
+    assert_eq!(world.machine.member_state(member), MemberState::InSync);
+    assert!(has_list(&world, 1, &list(3, 9)));
+
+    let at = list(3, 9).offset() as usize;
+    world.disks[2][at + 70] ^= 1;
+    let status = world.scrub();
+    assert_eq!((status.wrong(), status.repaired()), (1, 1), "{status:?}");
+    assert!(has_list(&world, 2, &list(3, 9)));
+    world.assert_clean();
+
+    world.disks[3][at + 70] ^= 1;
+    world.reopen();
+    assert!(has_list(&world, 3, &list(3, 9)));
+    world.read_all();
+}
+
+#[test]
+fn an_array_whose_list_is_nowhere_or_has_snapshots_is_not_opened_and_says_what_to_do() {
+    let mut world = with_list(9);
+    world.write(0, 1, 5);
+    let at = list(3, 9).offset() as usize;
+    let media = world.media();
+    world.disks.iter_mut().for_each(|disk| disk[at + 70] ^= 1);
+    let machine = open(&world.disks, &world.away);
+    let (kind, text) = failure(machine, &mut world);
+    assert_eq!(kind, ErrorKind::Redundancy);
+    assert!(text.contains("list of snapshots 3") && text.contains("bring the members"), "{text}");
+
+    world.restore(&media);
+    let name = "before upgrade".into();
+    let snapshot =
+        Snapshot { number: 8, flags: 0, time_ms: 1, capacity: 1 << 20, uuid: [1; 16], name };
+    let list = SnapshotList { snapshots: vec![snapshot], ..list(4, 9) };
+    for disk in &mut world.disks {
+        let name = put(disk, &list);
+        name_it(disk, name);
+    }
+    let before = world.disks.clone();
+    let machine = open(&world.disks, &world.away);
+    let (kind, text) = failure(machine, &mut world);
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("has 1 snapshots") && text.contains("use a later version"), "{text}");
+    assert!(before == world.disks, "it is left as it is");
+}
