@@ -7,6 +7,9 @@ use netraid_raid::geometry::Level;
 
 use crate::{member::MemberArgs, output::Output, runtime, size};
 
+/// What an array needs is shown in whole mebibytes.
+const SHOWN_LEN: u64 = 1 << 20;
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CreateArgs {
     /// Name of the array
@@ -15,9 +18,10 @@ pub(crate) struct CreateArgs {
     /// members, the first and the one N/2 behind it have the same data, and so on)
     #[arg(long, value_parser = parse_level)]
     level: Level,
-    /// Bytes that lie together on one member
-    #[arg(long, default_value = "64KiB", value_parser = parse_chunk)]
-    chunk: u32,
+    /// Bytes that lie together on one member: 4KiB to 16MiB, a power of two. The usual is 64KiB, and more on members of more
+    /// than 2TiB, so that an array with a log has no more than 2^25 stripes
+    #[arg(long, value_parser = parse_chunk)]
+    chunk: Option<u32>,
     /// Write through a log: no write hole, checksums, and members that were away catch up by
     /// themselves. The usual, but for level 0, which cannot have one; levels 6 and 10 must
     #[arg(long, value_enum)]
@@ -82,12 +86,14 @@ pub(crate) fn run(args: &CreateArgs, output: Output) -> Result<()> {
     output.document(&report, || {
         let members: String = report.members.iter().map(|url| format!("  {url}\n")).collect();
         format!(
-            "array '{}', level {}, {} in {} members, {}:\n{members}",
+            "array '{}', level {}, {} in {} members, chunks of {}, {}:\n{members}{}",
             report.name,
             report.level,
             size::show(report.capacity_bytes),
             report.members.len(),
-            show_log(report.log_bytes)
+            size::show(report.chunk_bytes.into()),
+            show_log(report.log_bytes),
+            show_needs(report.memory_bytes, report.opening_bytes),
         )
     })
 }
@@ -95,6 +101,18 @@ pub(crate) fn run(args: &CreateArgs, output: Output) -> Result<()> {
 /// Whether an array has a log, in words.
 pub(crate) fn show_log(bytes: u64) -> String {
     if bytes == 0 { "no log".into() } else { format!("a log of {}", size::show(bytes)) }
+}
+
+/// What an array with a log needs of the host that attaches it, in words.
+fn show_needs(memory: u64, opening: u64) -> String {
+    if memory == 0 {
+        return String::new();
+    }
+    format!(
+        "attaching it takes {} of memory for its table of stripes, beside caches, and reads {} from each member\n",
+        size::show(memory.next_multiple_of(SHOWN_LEN)),
+        size::show(opening.next_multiple_of(SHOWN_LEN)),
+    )
 }
 
 pub(crate) fn parse_level(text: &str) -> Result<Level> {

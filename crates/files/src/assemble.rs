@@ -12,6 +12,7 @@ use netraid_raid::{
     assemble::{AssembleError, CleanClose},
     geometry::{Geometry, Level},
     member::{MEMBERS_MAX, MemberIndex, MemberSet},
+    regions::CHUNK_USUAL,
 };
 
 use crate::{Cluster, Error, VolumeOptions, keeper::Place};
@@ -58,7 +59,7 @@ pub(crate) async fn assemble(
         let create = CreateOptions {
             name: plan.entry.id.to_string(),
             level,
-            chunk_len: stored.chunk_len,
+            chunk_len: Some(stored.chunk_len),
             // The lease says that nobody else has it, and the mediator that nothing is in it.
             force: true,
             // Its store may be older than the volume.
@@ -138,7 +139,8 @@ async fn label(
     if is_made || own.iter().any(|label| label.was_opened()) {
         return Ok(());
     }
-    let geometry = Geometry::new(create.level, members.len(), create.chunk_len, BLOCK_LEN, 0, 0);
+    let chunk_len = create.chunk_len.unwrap_or(CHUNK_USUAL);
+    let geometry = Geometry::new(create.level, members.len(), chunk_len, BLOCK_LEN, 0, 0);
     let those: MemberSet = own.iter().map(|label| MemberIndex(label.member)).collect();
     let is_enough = geometry.is_ok_and(|geometry| geometry.can_serve_from(those));
     // Its making was interrupted: it is made again if all are there, and none was opened. Else what is

@@ -4,8 +4,10 @@
 //! a log have a layout of their own, in [`logged`].
 
 mod logged;
+mod needs;
 
 pub use logged::{LoggedShape, plan_logged};
+pub use needs::{CHUNK_USUAL, Needs, STRIPES_USUAL_MAX, usual_chunk};
 
 use crate::geometry::{Geometry, GeometryError, Level, SIZE_MAX};
 

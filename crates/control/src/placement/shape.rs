@@ -9,7 +9,7 @@ use netraid_raid::{
     geometry::{Geometry, Level},
     log::{LOG_BLOCK_LEN, REMAP_SUMS_MAX},
     member::MEMBERS_MAX,
-    regions::{RegionsError, Wish, member_capacity_for, plan, plan_logged},
+    regions::{RegionsError, STRIPES_USUAL_MAX, Wish, member_capacity_for, plan, plan_logged},
 };
 
 use super::{Load, Traffic, Wanted, Why};
@@ -24,11 +24,9 @@ const UNIT_MAX: u64 = 16 << 20;
 /// Fewest stripes of a volume: what an array keeps free beside it, and the 16 stripes that it has
 /// at least, would cost more space than the volume otherwise.
 const STRIPES_WANTED_MIN: u64 = 64;
-/// Most stripes of a volume whose requests do not fill stripes whatever the unit: a larger one costs
-/// nothing then, and a client keeps some 8 bytes of each stripe in memory.
-const STRIPES_WANTED_MAX: u64 = 1 << 24;
-/// Physical stripes are counted in 32 bits, with one number to spare; 1% of them is kept free.
-const STRIPES_MAX: u64 = (u32::MAX as u64 - 1) / 102 * 100;
+/// Most stripes of a volume, with the 1% that is kept free beside them: a client has where each is in memory, and reads it
+/// when it opens the volume.
+const STRIPES_WANTED_MAX: u64 = STRIPES_USUAL_MAX / 102 * 100;
 
 /// What decided a striping unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +41,7 @@ pub enum UnitWhy {
     Most,
     /// The volume is small: with a larger one it would have less than 64 stripes.
     SmallVolume,
-    /// The volume is large: with a smaller one it would have more stripes than an array can, or than
-    /// a client should keep account of for requests that do not fill stripes anyway.
+    /// The volume is large: with a smaller one it would have more stripes than a client should keep account of.
     LargeVolume,
     /// The checksums of a whole stripe have no room in one record of the log with a larger one.
     Record,
@@ -162,8 +159,7 @@ fn unit(wanted: &Wanted, level: Level, members: usize, data_columns: u64) -> (u3
     if unit > most {
         (unit, why) = (most, UnitWhy::SmallVolume);
     }
-    let stripes_max = if share < UNIT_MIN { STRIPES_WANTED_MAX } else { STRIPES_MAX };
-    let least = wanted.size_bytes.div_ceil(data_columns * stripes_max);
+    let least = wanted.size_bytes.div_ceil(data_columns * STRIPES_WANTED_MAX);
     let least = least.min(UNIT_MAX).next_power_of_two();
     if unit < least {
         (unit, why) = (least, UnitWhy::LargeVolume);
@@ -302,11 +298,10 @@ mod tests {
         let of = |request_bytes| Wanted { request_bytes, ..usual.clone() };
         assert_eq!(unit(&of(256 << 20), 3), (16 << 10, UnitWhy::Most));
         assert_eq!(unit(&of(1 << 30), 64), (1 << 10, UnitWhy::Record));
-        // Of 1 TiB in at most 2^24 stripes each has 64 KiB.
+        // Of 1 TiB in less than 2^25 stripes each has more than 32 KiB.
         assert_eq!(unit(&of(4096), 5), (16, UnitWhy::LargeVolume));
-        // Where requests fill stripes there may be more of them, up to what an array can have.
-        assert_eq!(unit(&Wanted::new(200 << 40, Rate(1)), 14), (64, UnitWhy::Request));
-        assert_eq!(unit(&Wanted::new(1 << 54, Rate(1)), 14), (512, UnitWhy::LargeVolume));
+        assert_eq!(unit(&Wanted::new(20 << 40, Rate(1)), 14), (64, UnitWhy::Request));
+        assert_eq!(unit(&Wanted::new(200 << 40, Rate(1)), 14), (512, UnitWhy::LargeVolume));
         let small = Wanted { size_bytes: 16 << 20, ..usual.clone() };
         assert_eq!(unit(&small, 5), (64, UnitWhy::SmallVolume));
         let tiny = Wanted { size_bytes: 1, ..usual.clone() };

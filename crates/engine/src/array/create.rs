@@ -12,7 +12,7 @@ use netraid_raid::{
     lack::Lack,
     mark, medium,
     member::{MemberIndex, MemberState},
-    regions::{LABEL_OFFSETS, Wish, plan, plan_logged},
+    regions::{CHUNK_USUAL, LABEL_OFFSETS, Wish, plan, plan_logged, usual_chunk},
     written::{PageImage, WrittenBits},
 };
 use serde::Serialize;
@@ -40,8 +40,8 @@ pub struct CreateOptions {
     pub name: String,
     /// Its level.
     pub level: Level,
-    /// Bytes of a chunk.
-    pub chunk_len: u32,
+    /// Bytes of a chunk; the usual ones for members of their size where none are given.
+    pub chunk_len: Option<u32>,
     /// Overwrite what is on the members, and accept unequal ones.
     pub force: bool,
     /// All the same, refuse members of an array that was ever opened.
@@ -78,6 +78,10 @@ pub struct CreateReport {
     pub capacity_bytes: u64,
     /// Bytes of the log on each member; 0 without one.
     pub log_bytes: u64,
+    /// Bytes of memory that its stripe table takes of the host that has it open; 0 without a log.
+    pub memory_bytes: u64,
+    /// Bytes of tables that are read from each member when it is opened; 0 without a log.
+    pub opening_bytes: u64,
 }
 
 /// Labels `members` as a new array.
@@ -105,7 +109,9 @@ pub async fn create_degraded(
     members: Vec<MemberConfig>,
     pool: Pool,
 ) -> Result<CreateReport, ArrayError> {
-    let (level, count, chunk_len) = (options.level, members.len(), options.chunk_len);
+    let (level, count) = (options.level, members.len());
+    // Who can serve does not depend on it.
+    let chunk_len = options.chunk_len.unwrap_or(CHUNK_USUAL);
     let geometry = Geometry::new(level, count, chunk_len, BLOCK_LEN_MIN, 0, 0);
     let can_serve = |places: &[usize]| match &geometry {
         Ok(geometry) => {
@@ -228,6 +234,7 @@ async fn make(
             false => ArrayError::NotPutBack { reason: Box::new(error), lost: lost.join("; ") },
         });
     }
+    let needs = label.log.as_ref().map(|log| label.regions.needs(&label.geometry, log.format));
     Ok(CreateReport {
         name: label.name.clone(),
         uuid: hex(&label.array_uuid),
@@ -237,6 +244,8 @@ async fn make(
         block_bytes: label.geometry.block_len(),
         capacity_bytes: label.geometry.capacity(),
         log_bytes: label.log.as_ref().map_or(0, |_| label.regions.log.len),
+        memory_bytes: needs.map_or(0, |needs| needs.memory),
+        opening_bytes: needs.map_or(0, |needs| needs.read),
     })
 }
 
@@ -450,13 +459,15 @@ fn lay_out(
     members: &[Connected],
     count: usize,
 ) -> Result<Images, ArrayError> {
+    let smallest = members.iter().map(Connected::capacity).min().unwrap_or(0);
+    let has_log = options.log != Log::Off;
+    let usual = || usual_chunk(options.level, count, smallest, has_log);
     let wish = Wish {
         level: options.level,
         members: count,
-        chunk_len: options.chunk_len,
+        chunk_len: options.chunk_len.unwrap_or_else(usual),
         block_len: members.iter().map(|m| m.device.info().block_len).max().unwrap_or(512),
     };
-    let smallest = members.iter().map(Connected::capacity).min().unwrap_or(0);
     let layout = match options.log {
         Log::Off => plan(&wish, smallest)?,
         Log::On(len) => plan_logged(&wish, smallest, len.map(|len| len / LOG_BLOCK))?,
@@ -474,7 +485,7 @@ fn lay_out(
     let salt = rand::random();
     let label = first_label(Format::Two, layout, &options.name, array_uuid, &uuids, salt);
     let buf = |(offset, bytes): (u64, Vec<u8>)| (offset, Buf::copy_from(&bytes));
-    if options.log != Log::Off {
+    if has_log {
         let images = format(Format::Two, layout, &options.name, array_uuid, &uuids, salt);
         let is_label = |(offset, _): &Image| LABEL_OFFSETS.contains(offset);
         let others = |images: Vec<Image>| {

@@ -149,7 +149,7 @@ impl Members {
         let options = CreateOptions {
             name: "bench".into(),
             level,
-            chunk_len: CHUNK_LEN,
+            chunk_len: Some(CHUNK_LEN),
             force: false,
             keep_opened: false,
             log: if level == Level::Raid0 { Log::Off } else { Log::On(None) },

@@ -117,7 +117,7 @@ async fn members(count: usize) -> (Vec<Member>, Vec<MemberConfig>) {
 
 fn options(level: Level) -> CreateOptions {
     let (name, log) = ("test".into(), Log::Off);
-    CreateOptions { name, level, chunk_len: 64 << 10, force: false, keep_opened: false, log }
+    CreateOptions { name, level, chunk_len: Some(64 << 10), force: false, keep_opened: false, log }
 }
 
 async fn open(configs: &[MemberConfig]) -> Array {
