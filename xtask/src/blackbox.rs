@@ -12,7 +12,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::{Build, netraid, output, root};
+use crate::{
+    before::netraid_before,
+    run::{Build, netraid, output, root},
+};
 
 /// How a script says that a tool it needs is not installed (as in automake).
 const SKIPPED: i32 = 77;
@@ -49,6 +52,9 @@ const OUTSIDE: &str = "# Outside: ";
 const ALONE: &str = "# Alone: ";
 /// A line of a script that measures the packaged program: the longer tier runs it, or who names it.
 const DIST: &str = "# Dist: ";
+/// A line of a script that runs the program of before as well, which takes minutes to build: the longer tier runs
+/// it, or who names it.
+const BEFORE: &str = "# Before: ";
 /// What the machine has once: of the scripts that use one of these, one runs at a time.
 const SHARED: [&str; 2] = ["losetup", "tgtd"];
 
@@ -58,6 +64,7 @@ struct Script {
     alone: bool,
     outside: bool,
     dist: bool,
+    before: bool,
     uses: Vec<&'static str>,
 }
 
@@ -67,9 +74,18 @@ impl Script {
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let says = |mark| text.lines().any(|line| line.starts_with(mark));
         let (alone, outside, dist) = (says(ALONE), says(OUTSIDE), says(DIST));
+        let before = says(BEFORE);
         let uses = SHARED.into_iter().filter(|shared| text.contains(shared)).collect();
-        Ok(Self { path, name, alone, outside, dist, uses })
+        Ok(Self { path, name, alone, outside, dist, before, uses })
     }
+}
+
+/// What scripts run.
+struct Programs {
+    /// What is tried.
+    binary: PathBuf,
+    /// What is run beside it, where a script does.
+    before: Option<PathBuf>,
 }
 
 /// Which scripts have not begun, and what those that run use.
@@ -107,10 +123,12 @@ impl Queue {
 pub(crate) fn run(set: Set, only: Option<&str>, nightly: bool) -> Result<()> {
     let mut waiting = scripts(set, only)?;
     if only.is_none() && !nightly {
-        waiting.retain(|script| !script.dist);
+        waiting.retain(|script| !script.dist && !script.before);
     }
     let dist = nightly || (!waiting.is_empty() && waiting.iter().all(|script| script.dist));
     let binary = netraid(if dist { Build::Dist } else { Build::Tests })?;
+    let before = waiting.iter().any(|script| script.before).then(netraid_before).transpose()?;
+    let programs = Programs { binary, before };
     let logs = root().join("target/blackbox");
     fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
     let required = std::env::var_os("CI").is_some() || nightly;
@@ -129,7 +147,7 @@ pub(crate) fn run(set: Set, only: Option<&str>, nightly: bool) -> Result<()> {
                 continue;
             };
             drop(queued);
-            let verdict = judge(&script, &binary, &logs, (apart, nightly, required));
+            let verdict = judge(&script, &programs, &logs, (apart, nightly, required));
             verdicts.push((script.name.clone(), verdict));
             queued = lock(&queue);
             queued.ended(&script);
@@ -181,14 +199,14 @@ enum Verdict {
 /// Runs a script and says how it went.
 fn judge(
     script: &Script,
-    binary: &Path,
+    programs: &Programs,
     logs: &Path,
     (apart, nightly, required): (bool, bool, bool),
 ) -> Result<Verdict> {
     let name = &script.name;
     let log = logs.join(format!("{name}.log"));
     let began = Instant::now();
-    let code = execute(script, binary, &log, apart, nightly)?;
+    let code = execute(script, programs, &log, apart, nightly)?;
     let seconds = began.elapsed().as_secs_f64();
     Ok(match code {
         Some(0) => {
@@ -222,7 +240,7 @@ fn scripts(set: Set, only: Option<&str>) -> Result<Vec<Script>> {
 
 fn execute(
     script: &Script,
-    binary: &Path,
+    programs: &Programs,
     log: &Path,
     apart: bool,
     nightly: bool,
@@ -237,7 +255,10 @@ fn execute(
         command.arg("bash");
     }
     command.arg(&script.path).current_dir(root());
-    command.env("NETRAID", binary);
+    command.env("NETRAID", &programs.binary);
+    if let Some(before) = programs.before.as_ref().filter(|_| script.before) {
+        command.env("NETRAID_BEFORE", before);
+    }
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
     if nightly {
         command.env("NETRAID_NIGHTLY", "1");

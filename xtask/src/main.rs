@@ -1,6 +1,7 @@
 //! One entry for people and CI: `cargo xtask TASK`. Each task is what `.ci/run` calls too.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a task talks to its terminal")]
 
+mod before;
 mod blackbox;
 mod clocks;
 mod conformance;
@@ -25,7 +26,8 @@ usage: cargo xtask TASK
   check            format, lints, licences, purity, tidy
   test             every test that needs nothing but the Rust toolchain
   blackbox [NAME]  the scripts in tests/, which need foreign tools (see .ci/run), or those whose
-                   names contain NAME
+                   names contain NAME; without it, not those that measure the packaged program, or run an
+                   older program as well, which is built of the history
   lab [NAME]       the scripts in tests/lab/: a Linux guest with open-iscsi, multipath and LIO
   conformance [--write]
                    the conformance suite of libiscsi; --write puts the results, beside tgt's,

@@ -10,9 +10,10 @@ use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     Json, Router,
+    body::Bytes,
     extract::{
         ConnectInfo, DefaultBodyLimit, Query, State,
-        rejection::{JsonRejection, QueryRejection},
+        rejection::{BytesRejection, QueryRejection},
     },
     http::HeaderMap,
     routing::{get, post},
@@ -23,11 +24,12 @@ use netraid_cluster::{
         AgentStatus, Answer, Fault, FaultCode, LedgerPage, OPERATIONS_MAX, Operation, PAGE_MAX,
         SegmentPage, SegmentReport,
     },
+    documents::{self, WITH_SHARES},
     now, serve,
 };
 use netraid_control::units::{AllotmentId, MediatorId, Resources, SegmentId};
 use netraid_engine::target::TargetHandle;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 
 use crate::{
@@ -75,7 +77,6 @@ impl StatusSource {
 
 /// How an agent is, for whoever may read its directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct LocalStatus {
     /// How it is.
     pub status: AgentStatus,
@@ -85,7 +86,6 @@ pub struct LocalStatus {
 
 /// A mediator for which an agent works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct MemberStatus {
     /// Who.
     pub mediator: MediatorId,
@@ -97,6 +97,10 @@ pub struct MemberStatus {
     pub segments: u64,
     /// Whether it took the last beat.
     pub is_heard: bool,
+    /// The version of documents that is spoken with it; none while it has not answered, and for whoever does not
+    /// know this field (version 1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents: Option<u32>,
 }
 
 /// Asks that the agent end a membership.
@@ -122,7 +126,6 @@ pub(crate) struct Api {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct PageOf<I> {
     #[serde(default = "none")]
     after: Option<I>,
@@ -135,7 +138,7 @@ const fn none<I>() -> Option<I> {
 }
 
 type Page<I> = Result<Query<PageOf<I>>, QueryRejection>;
-type Body<T> = Result<Json<T>, JsonRejection>;
+type Body = Result<Bytes, BytesRejection>;
 type Shared = State<Arc<Api>>;
 type Peer = ConnectInfo<SocketAddr>;
 
@@ -155,10 +158,10 @@ async fn operations(
     State(api): Shared,
     ConnectInfo(peer): Peer,
     headers: HeaderMap,
-    body: Body<Vec<Operation>>,
+    body: Body,
 ) -> Result<Json<Vec<Answer>>, Problem> {
-    let mediator = api.mediator(&headers, peer)?;
-    let Json(operations) = body.map_err(|error| Problem::invalid(error.body_text()))?;
+    let (mediator, _) = api.mediator(&headers, peer)?;
+    let operations: Vec<Operation> = request(body)?;
     if operations.len() > OPERATIONS_MAX {
         let count = operations.len();
         let detail =
@@ -174,7 +177,7 @@ async fn ledger(
     headers: HeaderMap,
     page: Page<AllotmentId>,
 ) -> Result<Json<LedgerPage>, Problem> {
-    let mediator = api.mediator(&headers, peer)?;
+    let (mediator, _) = api.mediator(&headers, peer)?;
     let (after, limit) = bounds(page)?;
     let page = api.keeper.change(move |book, _| book.ledger_page(mediator, after, limit));
     let (entries, more) = page.await.map_err(problem)?;
@@ -187,7 +190,7 @@ async fn segments(
     headers: HeaderMap,
     page: Page<SegmentId>,
 ) -> Result<Json<SegmentPage>, Problem> {
-    let mediator = api.mediator(&headers, peer)?;
+    let (mediator, version) = api.mediator(&headers, peer)?;
     let (after, limit) = bounds(page)?;
     let page = api.keeper.change(move |book, _| book.segment_page(mediator, after, limit));
     let (rows, more) = page.await.map_err(problem)?;
@@ -203,7 +206,7 @@ async fn segments(
                 used_bytes: found.map_or(0, |(_, used)| used),
                 generation: row.generation,
                 is_lost: !is_whole && !row.removing,
-                label: row.label,
+                label: row.label.as_of(version),
             }
         };
         rows.into_iter().map(report).collect()
@@ -217,7 +220,8 @@ async fn status(
     ConnectInfo(peer): Peer,
     headers: HeaderMap,
 ) -> Result<Json<AgentStatus>, Problem> {
-    let draining = match api.caller(&headers, peer)? {
+    let (caller, _) = api.caller(&headers, peer)?;
+    let draining = match caller {
         Caller::Mediator(mediator) => api.members.is_draining(mediator),
         Caller::Owner => false,
     };
@@ -229,45 +233,50 @@ async fn local(
     ConnectInfo(peer): Peer,
     headers: HeaderMap,
 ) -> Result<Json<LocalStatus>, Problem> {
-    api.owner(&headers, peer)?;
-    api.local_status().await
+    let version = api.owner(&headers, peer)?;
+    api.local_status(version).await
 }
 
 async fn leave(
     State(api): Shared,
     ConnectInfo(peer): Peer,
     headers: HeaderMap,
-    body: Body<Leave>,
+    body: Body,
 ) -> Result<Json<LocalStatus>, Problem> {
-    api.owner(&headers, peer)?;
-    let Json(Leave { mediator, force }) =
-        body.map_err(|error| Problem::invalid(error.body_text()))?;
+    let version = api.owner(&headers, peer)?;
+    let Leave { mediator, force } = request(body)?;
     api.members.leave(mediator, force).await?;
-    api.local_status().await
+    api.local_status(version).await
 }
 
 impl Api {
-    fn caller(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, Problem> {
+    /// Who asks, and the version of documents that is spoken with it.
+    fn caller(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(Caller, u32), Problem> {
         let said = serve::bearer(headers);
         let known = said.and_then(|digest| self.view.read().callers.get(&digest).copied());
-        known.ok_or_else(|| {
+        let caller = known.ok_or_else(|| {
             let why = if said.is_some() { "unknown token" } else { "no token" };
             self.audit.refuse("request_refused", json!({ "peer": peer.to_string(), "why": why }));
             Problem::new(Code::Unauthorized, "no token that is known here")
-        })
+        })?;
+        Ok((caller, documents::of_request(headers)?))
     }
 
-    fn mediator(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<MediatorId, Problem> {
+    fn mediator(
+        &self,
+        headers: &HeaderMap,
+        peer: SocketAddr,
+    ) -> Result<(MediatorId, u32), Problem> {
         match self.caller(headers, peer)? {
-            Caller::Mediator(mediator) => Ok(mediator),
-            Caller::Owner => Err(self.forbidden(peer, "this is for mediators")),
+            (Caller::Mediator(mediator), version) => Ok((mediator, version)),
+            (Caller::Owner, _) => Err(self.forbidden(peer, "this is for mediators")),
         }
     }
 
-    fn owner(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
+    fn owner(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<u32, Problem> {
         match self.caller(headers, peer)? {
-            Caller::Owner => Ok(()),
-            Caller::Mediator(_) => Err(self.forbidden(peer, "this is for the agent's owner")),
+            (Caller::Owner, version) => Ok(version),
+            (Caller::Mediator(_), _) => Err(self.forbidden(peer, "this is for the agent's owner")),
         }
     }
 
@@ -276,11 +285,19 @@ impl Api {
         Problem::new(Code::Forbidden, why)
     }
 
-    async fn local_status(&self) -> Result<Json<LocalStatus>, Problem> {
+    async fn local_status(&self, version: u32) -> Result<Json<LocalStatus>, Problem> {
         let status = self.status.status(false).await.map_err(problem)?;
-        let memberships = self.members.report().await.map_err(problem)?;
+        let mut memberships = self.members.report().await.map_err(problem)?;
+        if version < WITH_SHARES {
+            memberships.iter_mut().for_each(|member| member.documents = None);
+        }
         Ok(Json(LocalStatus { status, memberships }))
     }
+}
+
+fn request<T: DeserializeOwned>(body: Body) -> Result<T, Problem> {
+    let bytes = body.map_err(|error| Problem::invalid(error.body_text()))?;
+    documents::request(&bytes, "agent")
 }
 
 fn bounds<I>(page: Page<I>) -> Result<(Option<I>, usize), Problem> {

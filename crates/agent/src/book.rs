@@ -10,7 +10,7 @@ use std::{
 };
 
 use netraid_cluster::agent::{
-    Done, Fault, FaultCode, Label, NAME_LEN_MAX, NewSegment, Operation, space_of,
+    Done, Fault, FaultCode, Label, LabelError, NewSegment, Operation, space_of,
 };
 use netraid_control::{
     lease::nobody,
@@ -148,8 +148,9 @@ impl Book {
             Operation::Release { id } => only(Done::Released(self.release(mediator, id)?)),
             Operation::CreateSegment(new) => self.create(mediator, new),
             Operation::SetLabel { segment, label } => {
-                check_label(&label)?;
                 let key = (mediator, segment);
+                let there = self.segments.get(&key);
+                let label = kept_label(label, there.map(|there| &there.row))?;
                 self.known(key)?;
                 self.touch(key);
                 let row = &mut self.known(key)?.row;
@@ -380,9 +381,9 @@ impl Book {
     }
 
     fn create(&mut self, mediator: MediatorId, new: NewSegment) -> Result<Step, Fault> {
-        let NewSegment { segment: id, len_bytes, label } = &new;
-        let (id, len_bytes, key) = (*id, *len_bytes, (mediator, new.segment));
-        check_label(label)?;
+        let NewSegment { segment: id, len_bytes, label } = new;
+        let key = (mediator, id);
+        let label = kept_label(label, self.segments.get(&key).map(|there| &there.row))?;
         if len_bytes == 0 || !len_bytes.is_multiple_of(SEGMENT_UNIT) || len_bytes > SEGMENT_LEN_MAX
         {
             let limit = format!("multiples of {SEGMENT_UNIT} up to {SEGMENT_LEN_MAX} may be");
@@ -399,9 +400,9 @@ impl Book {
             if there.row.len_bytes != len_bytes {
                 return conflict(format!("has {} bytes already", there.row.len_bytes));
             }
-            there.row.label.clone_from(label);
+            there.row.label.clone_from(&label);
             let done = Done::Generation(there.row.generation);
-            return Ok(Step { done, then: Then::WriteLabel(id, len_bytes, new.label) });
+            return Ok(Step { done, then: Then::WriteLabel(id, len_bytes, label) });
         }
         self.check_draining(mediator)?;
         let space = self.ledger.get(mediator, space_of(id)).filter(|entry| entry.until().is_none());
@@ -422,6 +423,7 @@ impl Book {
             label: label.clone(),
         };
         self.segments.insert(key, Segment { row, is_made: false, is_lost: false });
+        let new = NewSegment { segment: id, len_bytes, label };
         Ok(Step { done: Done::Generation(Generation(0)), then: Then::Make(new) })
     }
 
@@ -546,17 +548,14 @@ fn check_until(now: Moment, until: Option<Moment>) -> Result<Option<Moment>, Fau
     until.map(|until| check_extension(now, until).map(|()| until)).transpose()
 }
 
-fn check_label(label: &Label) -> Result<(), Fault> {
-    if label.version != 1 {
-        let detail = format!("a label of version {}; this agent keeps version 1", label.version);
-        return Err(fault(FaultCode::Invalid, detail));
-    }
-    if label.path.len() > NAME_LEN_MAX {
-        let len = label.path.len();
-        let detail = format!("a path of {len} bytes; {NAME_LEN_MAX} at most");
-        return Err(fault(FaultCode::Invalid, detail));
-    }
-    Ok(())
+/// A label as it is kept in the place of the one that a row has, if it may be.
+fn kept_label(label: Label, row: Option<&SegmentRow>) -> Result<Label, Fault> {
+    let told = |error: LabelError| fault(FaultCode::Invalid, error.to_string());
+    // What is wrong of the new one alone is not for the old one to hide.
+    label.check().map_err(told)?;
+    let kept = row.map_or_else(|| label.clone(), |row| label.clone().keeping(&row.label));
+    kept.check().map_err(told)?;
+    Ok(kept)
 }
 
 /// The space of a segment has its name, and nothing else does.

@@ -52,7 +52,6 @@ const GIVE: u8 = b'G';
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Calibration {
     /// Of this structure: 1.
     pub version: u32,

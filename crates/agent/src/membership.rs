@@ -62,6 +62,8 @@ struct Inner {
 struct Member {
     membership: Membership,
     is_heard: bool,
+    /// The version of documents that is spoken with it; none while it has not answered.
+    documents: Option<u32>,
     /// Nothing of it is stored any more.
     is_ending: bool,
     /// Ends its task when it goes.
@@ -266,6 +268,7 @@ impl Members {
                 draining: member.membership.draining,
                 segments: 0,
                 is_heard: member.is_heard,
+                documents: member.documents,
             })
             .collect();
         let count = |book: &mut crate::book::Book, _| {
@@ -292,7 +295,8 @@ impl Members {
         }
         drop(view);
         let (task, ended) = oneshot::channel();
-        let member = Member { membership, is_heard: false, is_ending: false, _task: task };
+        let member =
+            Member { membership, is_heard: false, documents: None, is_ending: false, _task: task };
         self.members().insert(mediator, member);
         let this = self.clone();
         tokio::spawn(async move {
@@ -348,7 +352,11 @@ impl Members {
         let status = self.0.status.status(*draining).await?;
         let keys_mark = self.0.view.read().ring(mediator).map(Ring::mark).unwrap_or_default();
         let path = format!("/v1/agents/{}", self.0.agent);
-        Ok(client.put(&path, &Beat { status, keys_mark }).await?)
+        let beaten = client.put(&path, &Beat { status, keys_mark }).await?;
+        if let Some(member) = self.members().get_mut(&mediator) {
+            member.documents = client.documents();
+        }
+        Ok(beaten)
     }
 
     /// Keeps what a mediator said, durably first.

@@ -330,3 +330,6 @@ fn json<T: DeserializeOwned>(text: &str) -> rusqlite::Result<T> {
         rusqlite::Error::FromSqlConversionFailure(0, Type::Text, place.into())
     })
 }
+
+#[cfg(test)]
+mod before;

@@ -354,7 +354,8 @@ impl Segments {
         Ok(text)
     }
 
-    /// A label as it stands in the table of a disk. A path that is too long for that is cut.
+    /// A label as it stands in the table of a disk. A path that is too long for that is cut; all else of the longest
+    /// label fits.
     fn row_text(&self, key: Key, len_bytes: u64, label: &Label) -> io::Result<Vec<u8>> {
         let (agent, (mediator, segment)) = (self.agent, key);
         let text = |label: &Label| {

@@ -113,9 +113,8 @@ impl TokenDigest {
 
 /// All that it takes to talk to a mediator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct AccessFile {
-    /// Of this structure: 1.
+    /// Of this structure: 1. What has to be understood beside what is here comes with another one.
     pub version: u32,
     /// `http` or `https` URL, without a path.
     pub mediator: String,

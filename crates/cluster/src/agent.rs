@@ -16,16 +16,18 @@
 
 use netraid_control::{
     ledger::{Allotment, Commit, Hold},
-    units::{AgentId, AllotmentId, Generation, Moment, PlanId, Resources, SegmentId, VolumeId},
+    units::{AgentId, AllotmentId, Generation, Moment, PlanId, Resources, SegmentId},
 };
 use serde::{Deserialize, Serialize};
+
+pub use crate::label::{
+    Label, LabelError, MORE_LEN_MAX, NAME_LEN_MAX, Opaque, SEALED_PATH_LEN_MAX, WRAPPED_KEY_LEN_MAX,
+};
 
 /// Operations of one document, at most.
 pub const OPERATIONS_MAX: usize = 1024;
 /// Entries of one page, at most.
 pub const PAGE_MAX: usize = 1000;
-/// Bytes of a label's name, at most.
-pub const NAME_LEN_MAX: usize = 4096;
 
 /// The allotment of a segment's space.
 #[must_use]
@@ -68,9 +70,9 @@ pub enum Operation {
         id: AllotmentId,
     },
     /// Make a segment of zeros, in its space that is committed. Nothing when it is there with the same
-    /// length; its label is replaced then, its generation stays.
+    /// length; its label is replaced then as by [`Self::SetLabel`], its generation stays.
     CreateSegment(NewSegment),
-    /// Replace a segment's label.
+    /// Replace a segment's label; what it says nothing of stays as [`Label::keeping`] has it.
     SetLabel {
         /// Which.
         segment: SegmentId,
@@ -125,42 +127,12 @@ pub struct NewSegment {
     pub label: Label,
 }
 
-/// What a segment belongs to: so that all can be found again from the agents alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Label {
-    /// Of this structure: 1.
-    pub version: u32,
-    /// Which volume, or data.
-    pub volume: VolumeId,
-    /// Its path when this was written.
-    pub path: String,
-    /// Whether it is a block volume, or data of an exact length.
-    pub kind: crate::mediator::Kind,
-    /// Which member, from 0.
-    pub member: u16,
-    /// How many there are.
-    pub members: u16,
-    /// Level: 0, 1, 5, 6 or 10.
-    pub level: u8,
-    /// Bytes of the striping unit.
-    pub chunk_len: u32,
-    /// Whether the array has a log.
-    pub logged: bool,
-    /// Bytes of the volume.
-    pub capacity_bytes: u64,
-    /// Bytes of data, exactly; for a block volume its capacity.
-    pub length_bytes: u64,
-    /// The volume's generation when this was written. The newest label of all members counts.
-    pub generation: Generation,
-}
-
 /// What became of an operation.
 pub type Answer = Result<Done, Fault>;
 
 /// An operation that was done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[serde(rename_all = "snake_case")]
 pub enum Done {
     /// Of [`Operation::Hold`], [`Operation::Commit`] and [`Operation::Renew`]: how it stands now.
     Booked(Allotment),
@@ -181,7 +153,6 @@ pub enum Done {
 
 /// Why an operation was not done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[serde(deny_unknown_fields)]
 #[error("{detail}")]
 pub struct Fault {
     /// For programs.
@@ -208,13 +179,14 @@ pub enum FaultCode {
     Full,
     /// Too much waits already; ask again.
     Busy,
-    /// The agent could not store or do it; its log says more. Ask again.
+    /// The agent could not store or do it; its log says more. Ask again. Also whatever a later agent says that is
+    /// not known here.
+    #[serde(other)]
     Failed,
 }
 
 /// A part of a mediator's allotments, by id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct LedgerPage {
     /// By the agent's clock.
     pub now: Moment,
@@ -226,7 +198,6 @@ pub struct LedgerPage {
 
 /// A part of a mediator's segments, by id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SegmentPage {
     /// In order.
     pub entries: Vec<SegmentReport>,
@@ -236,7 +207,6 @@ pub struct SegmentPage {
 
 /// A segment, as its agent has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SegmentReport {
     /// Which.
     pub segment: SegmentId,
@@ -255,7 +225,6 @@ pub struct SegmentReport {
 
 /// How an agent is. What it says of allotments is of all mediators together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct AgentStatus {
     /// Who it is.
     pub agent: AgentId,

@@ -6,7 +6,6 @@ use utoipa::{IntoParams, ToSchema};
 
 /// Asks for a part of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 pub struct ReadLog {
     /// Milliseconds since 1970, by the mediator's clock: nothing that was before.
     pub since: Option<u64>,
@@ -18,7 +17,6 @@ pub struct ReadLog {
 
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct LogEntry {
     /// Its number: later lines have larger ones.
     pub id: u64,
@@ -37,7 +35,6 @@ pub struct LogEntry {
 
 /// A part of the log, newest last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct LogPage {
     /// In order.
     pub entries: Vec<LogEntry>,

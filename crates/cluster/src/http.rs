@@ -1,7 +1,7 @@
 //! A client of JSON over HTTP, with one address, one bearer token, one authority to trust, and
 //! connections that are kept.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::http::{HeaderValue, Method, Request, Uri, header, uri::PathAndQuery};
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     access::{AccessFile, Bearer},
+    documents::{self, Spoken},
     gathered::Gathered,
     problem::Problem,
     tls::{TlsError, client_config},
@@ -81,6 +82,7 @@ pub struct Client {
     base: Uri,
     token: HeaderValue,
     timeout: Duration,
+    spoken: Arc<Spoken>,
 }
 
 impl std::fmt::Debug for Client {
@@ -120,7 +122,13 @@ impl Client {
             .pool_idle_timeout(Duration::from_secs(30))
             .pool_max_idle_per_host(IDLE_MAX)
             .build(connector);
-        Ok(Self { pool, base, token: header, timeout })
+        Ok(Self { pool, base, token: header, timeout, spoken: Arc::default() })
+    }
+
+    /// The version of documents that is spoken with the daemon; none as long as it has not answered.
+    #[must_use]
+    pub fn documents(&self) -> Option<u32> {
+        self.spoken.version()
     }
 
     /// The client that an access file describes.
@@ -200,8 +208,11 @@ impl Client {
         let mut uri = self.base.clone().into_parts();
         uri.path_and_query = Some(path.parse::<PathAndQuery>().map_err(|error| error.to_string())?);
         let uri = Uri::from_parts(uri).map_err(|error| error.to_string())?;
-        let mut request =
-            Request::builder().method(method).uri(uri).header(header::AUTHORIZATION, &self.token);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header(header::AUTHORIZATION, &self.token)
+            .header(documents::HEADER, documents::own());
         let bytes = match body {
             Some(body) => {
                 request = request.header(header::CONTENT_TYPE, "application/json");
@@ -212,6 +223,8 @@ impl Client {
         let request = request.body(Full::from(bytes)).map_err(|error| error.to_string())?;
         let answer = self.pool.request(request).await.map_err(|error| told(&error))?;
         let status = answer.status();
+        let spoken = self.spoken.handle_answer(answer.headers(), status.is_success());
+        spoken.map_err(|error| error.to_string())?;
         Ok((status, gather(answer.into_body()).await?))
     }
 }

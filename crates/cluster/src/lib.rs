@@ -3,6 +3,7 @@
 //!
 //! - [`agent`] and [`mediator`]: the documents.
 //! - [`audit`]: the audit log, as it is read.
+//! - [`documents`]: their versions, and what is said of a request that is none.
 //! - [`access`]: access files and roles. Bearer tokens are drawn here, and stored as digests only.
 //! - [`tls`]: an authority of one's own, and whom a client trusts.
 //! - [`serve`] and [`http`]: a server, which refuses to be open to others without TLS, and a client.
@@ -13,8 +14,10 @@
 pub mod access;
 pub mod agent;
 pub mod audit;
+pub mod documents;
 mod gathered;
 pub mod http;
+mod label;
 pub mod mediator;
 pub mod paging;
 pub mod problem;

@@ -43,6 +43,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::{
     access::{Bearer, Role},
     agent::AgentStatus,
+    documents::WITH_SHARES,
 };
 
 /// Entries of one page, at most.
@@ -149,7 +150,6 @@ pub struct Create {
 
 /// What a name stands for, and how it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Its path.
     pub path: String,
@@ -177,7 +177,6 @@ pub struct Entry {
 
 /// How something is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Stored {
     /// 0, 1, 5, 6 or 10.
     pub level: u8,
@@ -200,7 +199,6 @@ pub struct Stored {
 
 /// A member of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct StoredMember {
     /// Who has it.
     #[schema(value_type = String)]
@@ -218,7 +216,6 @@ pub struct StoredMember {
 
 /// Asks for what is in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 pub struct List {
     /// The directory; `/` is the uppermost.
     pub path: String,
@@ -233,7 +230,6 @@ pub struct List {
 
 /// A part of a directory, in the order of names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Page {
     /// What is in it; without how it is stored.
     pub entries: Vec<Entry>,
@@ -381,7 +377,6 @@ const fn yes() -> bool {
 
 /// Who moves what, where, how fast, until when.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct TransferPlan {
     /// Its id.
     #[schema(value_type = String)]
@@ -422,7 +417,6 @@ pub struct CleanClose {
 
 /// A member of a plan.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct PlanMember {
     /// Whose it is.
     #[schema(value_type = String)]
@@ -504,7 +498,6 @@ pub struct Replace {
 
 /// A plan in force, without what opens anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct PlanEntry {
     /// Its id.
     #[schema(value_type = String)]
@@ -525,7 +518,6 @@ pub struct PlanEntry {
 
 /// A part of the plans, by id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct PlanPage {
     /// In order.
     pub entries: Vec<PlanEntry>,
@@ -549,7 +541,6 @@ pub struct Join {
 
 /// An agent is taken.
 #[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Joined {
     /// Who has taken it.
     #[schema(value_type = String)]
@@ -565,7 +556,6 @@ pub struct Joined {
 
 /// An agent says that it is there.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Beat {
     /// How it is.
     #[schema(value_type = Object)]
@@ -576,7 +566,6 @@ pub struct Beat {
 
 /// What an agent is to know.
 #[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Beaten {
     /// How often it is to be heard of, in milliseconds.
     pub beat_ms: u64,
@@ -591,7 +580,6 @@ pub struct Beaten {
 
 /// An agent, as the mediator knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct AgentEntry {
     /// What it said last.
     #[schema(value_type = Object)]
@@ -602,6 +590,19 @@ pub struct AgentEntry {
     pub silent_ms: u64,
     /// Segments of this mediator on it.
     pub segments: u64,
+    /// The version of documents that is spoken with it; none while it was not heard of, and for whoever does not
+    /// know this field (version 1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents: Option<u32>,
+}
+
+impl AgentEntry {
+    /// As it is told to whoever speaks this version of documents.
+    #[must_use]
+    pub fn as_of(self, version: u32) -> Self {
+        let documents = self.documents.filter(|_| version >= WITH_SHARES);
+        Self { documents, ..self }
+    }
 }
 
 /// What an agent is.
@@ -631,7 +632,6 @@ pub struct NewAccess {
 
 /// A bearer token, without itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct AccessEntry {
     /// Its number.
     pub id: u64,
@@ -649,7 +649,6 @@ pub struct AccessEntry {
 
 /// A new bearer token: shown this once.
 #[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct NewToken {
     /// What it is.
     pub entry: AccessEntry,
@@ -659,7 +658,6 @@ pub struct NewToken {
 
 /// The most that could be had.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Offer {
     /// Bytes a second, with all else as it was asked for.
     #[schema(value_type = u64)]
@@ -670,7 +668,6 @@ pub struct Offer {
 
 /// What agents have booked against what the mediator's store says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct CheckReport {
     /// Agents that answered.
     pub agents: u32,
@@ -687,7 +684,6 @@ pub struct CheckReport {
 
 /// Something on which an agent and the store do not agree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Difference {
     /// On which agent.
     #[schema(value_type = String)]
@@ -718,7 +714,6 @@ pub enum DifferenceKind {
 
 /// How a mediator is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct MediatorStatus {
     /// Who it is.
     #[schema(value_type = String)]

@@ -49,7 +49,8 @@ pub enum Code {
     Short,
     /// Those that it takes cannot be reached, or do not keep up. Ask again.
     Unavailable,
-    /// Something went wrong here; the log says more.
+    /// Something went wrong here; the log says more. Also whatever a later daemon says that is not known here.
+    #[serde(other)]
     Internal,
 }
 

@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 pub use netraid_control::limiter::Limits;
 
 use self::{connection::Serving, doors::Doors};
-use crate::{access::TokenDigest, tls::Identity};
+use crate::{access::TokenDigest, documents, tls::Identity};
 
 /// How long requests have to end after a shutdown was asked for.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
@@ -104,7 +104,8 @@ impl Server {
         self.identity.as_ref().map(|identity| identity.authority.as_str())
     }
 
-    /// Serves until `stop` is done, then ends what is under way. `knows` says whose token is known: nothing
+    /// Serves until `stop` is done, then ends what is under way. Each answer says the version of documents
+    /// that is known here. `knows` says whose token is known: nothing
     /// but its header is read of a request without one.
     ///
     /// # Errors
@@ -125,7 +126,7 @@ impl Server {
         let (stop_now, stopped) = watch::channel(false);
         let doors = Arc::new(Doors::new(limits));
         let serving = Serving {
-            router,
+            router: router.layer(axum::middleware::map_response(documents::say)),
             knows: Arc::new(knows),
             tls: self.identity.map(|identity| TlsAcceptor::from(identity.server)),
             stopped,

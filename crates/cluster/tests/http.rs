@@ -303,3 +303,77 @@ async fn bodies_that_hold_too_much_are_refused_with_the_reason() {
     let answer = String::from_utf8_lossy(&answer[..len]);
     assert!(answer.ends_with("\r\n\r\n524288"), "{answer}");
 }
+
+#[tokio::test]
+async fn each_answer_and_each_request_says_its_version_of_documents() {
+    let token = Bearer::draw();
+    let (url, _stop) = serve(None, &token);
+    for known in [None, Some(&token)] {
+        let mut stream = connect(&url).await;
+        let asked = head("GET /v1/numbers", known, "Connection: close\r\n");
+        stream.write_all(asked.as_bytes()).await.unwrap();
+        let (answer, _) = rest(&mut stream).await;
+        assert!(answer.to_ascii_lowercase().contains("\r\nnetraid-documents: 2\r\n"), "{answer}");
+    }
+    let client = Client::new(&url, &token, None, TIMEOUT).unwrap();
+    assert_eq!(client.documents(), None);
+    let _: Vec<u64> = client.get("/v1/numbers").await.unwrap();
+    assert_eq!((client.documents(), client.clone().documents()), (Some(2), Some(2)));
+}
+
+/// A server that answers each request with this, and gives the requests out.
+async fn answering(answer: &'static str) -> (String, tokio::sync::mpsc::Receiver<String>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, requests) = tokio::sync::mpsc::channel(16);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut text = Vec::new();
+            while !text.ends_with(b"\r\n\r\n") {
+                text.push(stream.read_u8().await.unwrap());
+            }
+            sender.send(String::from_utf8(text).unwrap()).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (url, requests)
+}
+
+#[tokio::test]
+async fn a_client_speaks_what_the_daemon_says_and_takes_one_that_says_nothing_for_the_first() {
+    let answers = [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]", Some(1)),
+        (
+            "HTTP/1.1 200 OK\r\nNetraid-Documents: 1\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]",
+            Some(1),
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nnetraid-documents: 2\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]",
+            Some(2),
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nnetraid-documents: 99\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]",
+            Some(2),
+        ),
+        (
+            "HTTP/1.1 403 Forbidden\r\nnetraid-documents: 2\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            Some(2),
+        ),
+        ("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", None),
+        (
+            "HTTP/1.1 200 OK\r\nnetraid-documents: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]",
+            None,
+        ),
+    ];
+    for (answer, version) in answers {
+        let (url, mut requests) = answering(answer).await;
+        let client = Client::new(&url, &Bearer::draw(), None, TIMEOUT).unwrap();
+        let got = client.get::<Vec<u64>>("/v1/numbers").await;
+        assert_eq!(client.documents(), version, "{answer} {got:?}");
+        let request = requests.recv().await.unwrap();
+        assert!(request.to_ascii_lowercase().contains("\r\nnetraid-documents: 2\r\n"), "{request}");
+        if let (Err(error), true) = (got, answer.contains(": x")) {
+            assert!(error.to_string().contains("says 'x' in the header"), "{error}");
+        }
+    }
+}

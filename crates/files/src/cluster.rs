@@ -52,7 +52,6 @@ pub enum ConnectError {
 
 /// An answer without content.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Nothing {}
 
 impl Cluster {
@@ -70,6 +69,12 @@ impl Cluster {
     /// When it is none.
     pub fn with_access(access: &AccessFile) -> Result<Self, ClientError> {
         Ok(Self { client: Client::with_access(access, TIMEOUT)?, held: watch::Sender::new(0) })
+    }
+
+    /// The version of documents that is spoken with the mediator; none as long as it has not answered.
+    #[must_use]
+    pub fn documents(&self) -> Option<u32> {
+        self.client.documents()
     }
 
     /// Waits until all that was opened through this or a clone of it was closed and given back, or could

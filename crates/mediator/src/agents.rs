@@ -170,6 +170,8 @@ struct Agent {
     service: Service,
     /// The store knows that it was heard of.
     has_beaten: bool,
+    /// The version of documents that is spoken with it; none while it was not heard of.
+    documents: Option<u32>,
     link: Link,
     debits: BTreeMap<u64, Debit>,
 }
@@ -269,6 +271,7 @@ impl Agents {
             heard: Instant::now(),
             service: stored.service,
             has_beaten: stored.has_beaten,
+            documents: None,
             link,
             debits: BTreeMap::new(),
         };
@@ -284,6 +287,15 @@ impl Agents {
     pub(crate) fn handle_beat(&self, id: AgentId) {
         if let Some(agent) = lock(&self.table).agents.get_mut(&id) {
             agent.has_beaten = true;
+        }
+    }
+
+    /// An agent asked, in documents of this version.
+    pub(crate) fn handle_documents(&self, id: AgentId, version: u32) {
+        let mut table = lock(&self.table);
+        let Some(agent) = table.agents.get_mut(&id) else { return };
+        if agent.documents.replace(version) != Some(version) {
+            tracing::info!("agent {id}: documents of version {version} are spoken with it");
         }
     }
 
@@ -365,6 +377,7 @@ impl Agents {
             // Clamped: nothing was silent for longer.
             silent_ms: u64::try_from(agent.heard.elapsed().as_millis()).unwrap_or(u64::MAX),
             segments: 0,
+            documents: agent.documents,
         };
         lock(&self.table).agents.values().map(entry).collect()
     }

@@ -19,6 +19,7 @@ use netraid_cluster::{
     Code, Problem,
     access::Role,
     audit::{LogPage, ReadLog},
+    documents,
     mediator::{
         AccessEntry, AgentEntry, Beat, Beaten, CheckReport, Close, Create, Entry, Join, Joined,
         List, MediatorStatus, Mode, Named, NewAccess, NewToken, Open, PAGE_MAX, Page, PlanEntry,
@@ -52,6 +53,8 @@ use crate::{
 
 /// Bytes of a request, at most.
 const BODY_LEN_MAX: usize = 1 << 20;
+/// What this is called where a request is refused.
+const PROGRAM: &str = "mediator";
 
 type Answer<T> = Result<Json<T>, Problem>;
 
@@ -129,20 +132,22 @@ async fn no_route(_: Who) -> Problem {
     Problem::absent("there is no such route; see /openapi.json")
 }
 
-/// Whoever says a token that is known. Extracted first: nothing else is looked at without.
-struct Who(Caller);
+/// Whoever says a token that is known, and the version of documents that is spoken with it. Extracted first: nothing
+/// else is looked at without.
+struct Who(Caller, u32);
 
 impl FromRequestParts<Arc<Core>> for Who {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, core: &Arc<Core>) -> Result<Self, Problem> {
         let found = bearer(&parts.headers).and_then(|digest| core.access.find(&digest));
-        found.map(Self).ok_or_else(|| {
+        let caller = found.ok_or_else(|| {
             core.audit
                 .note_stranger(&core.store, &format!("{} {}", parts.method, parts.uri.path()));
             let detail = "no bearer token, or one that is not known; use an access file";
             Problem::new(Code::Unauthorized, detail)
-        })
+        })?;
+        Ok(Self(caller, documents::of_request(&parts.headers)?))
     }
 }
 
@@ -167,20 +172,9 @@ impl Who {
 const CLIENTS: &[Role] = &[Role::Client];
 const READERS: &[Role] = &[Role::Client, Role::Reader];
 
-/// A document that came. What is wrong is said by its place: its text may be secret.
+/// A document that came.
 fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        let what = match error.classify() {
-            serde_json::error::Category::Data => {
-                "a field is missing, not known, or of a wrong value"
-            }
-            serde_json::error::Category::Io
-            | serde_json::error::Category::Syntax
-            | serde_json::error::Category::Eof => "no JSON",
-        };
-        Problem::invalid(format!("line {line}, column {column}: {what}"))
-    })
+    documents::request(bytes, PROGRAM)
 }
 
 /// What stands in the query.
@@ -191,7 +185,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let query = axum::extract::Query::<T>::from_request_parts(parts, state).await;
-        let query = query.map_err(|error| Problem::invalid(error.body_text()))?;
+        let query = query.map_err(|error| {
+            let said = error.body_text();
+            Problem::invalid(documents::not_known(&said, PROGRAM).unwrap_or(said))
+        })?;
         Ok(Self(query.0))
     }
 }
@@ -425,7 +422,6 @@ async fn end_plan(
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[serde(deny_unknown_fields)]
 struct ListPlans {
     /// Plans after this one; from the first when none.
     #[param(value_type = Option<String>)]
@@ -471,7 +467,8 @@ async fn list_plans(
     responses((status = 200, body = [AgentEntry]), (status = "4XX", body = Problem)))]
 async fn list_agents(State(core): State<Arc<Core>>, who: Who) -> Answer<Vec<AgentEntry>> {
     who.has(&core, "list agents", READERS)?;
-    join::list(&core).await.map(Json)
+    let entries = join::list(&core).await?;
+    Ok(Json(entries.into_iter().map(|entry| entry.as_of(who.1)).collect()))
 }
 
 /// Take an agent into service; it asks for that itself
@@ -489,7 +486,7 @@ async fn join_agent(
         return Err(Problem::new(Code::Forbidden, "an agent joins as itself"));
     }
     let what = format!("join as agent {} at {}", request.status.agent, shown(&request.status.api));
-    noted(&core, &who, what, join::join(&core, (&who.0, peer), request)).await
+    noted(&core, &who, what, join::join(&core, (&who.0, peer, who.1), request)).await
 }
 
 /// An agent says that it is there
@@ -510,7 +507,7 @@ async fn beat_agent(
         core.note(&who.0, &format!("speak for agent {agent}"), &refused);
         refused?;
     }
-    join::beat(&core, (agent, peer), body(&bytes)?).await.map(Json)
+    join::beat(&core, (agent, peer, who.1), body(&bytes)?).await.map(Json)
 }
 
 async fn serve_as(
@@ -521,7 +518,7 @@ async fn serve_as(
 ) -> Answer<AgentEntry> {
     who.has(&core, &format!("{what} agents"), &[])?;
     let agent: AgentId = id(agent)?;
-    let work = join::set_service(&core, agent, service);
+    let work = async { Ok(join::set_service(&core, agent, service).await?.as_of(who.1)) };
     noted(&core, &who, format!("{what} agent {agent}"), work).await
 }
 

@@ -83,11 +83,11 @@ fn is_here(address: IpAddr) -> bool {
     address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Takes an agent. One that is known is taken again if it is the same, or was never heard of since: its
+/// Takes an agent that speaks this version of documents. One that is known is taken again if it is the same, or was never heard of since: its
 /// answer was lost. Nobody else can take an agent's place but an administrator.
 pub(crate) async fn join(
     core: &Arc<Core>,
-    (caller, peer): (&Caller, SocketAddr),
+    (caller, peer, version): (&Caller, SocketAddr, u32),
     join: Join,
 ) -> Result<Joined, Problem> {
     let Join { status, token, authority } = join;
@@ -138,15 +138,16 @@ pub(crate) async fn join(
     let new = NewAccess { role: Role::Agent, name: format!("agent {id}"), for_ms: None };
     let made = core.access.make(&core.store, &new, Some(id)).await?;
     core.agents.insert(&stored).map_err(|error| unfit(&error))?;
+    core.agents.handle_documents(id, version);
     core.wake.notify_one();
     let keys = lock(&core.keys).of_agent(core.id, id).expose();
     Ok(Joined { mediator: core.id, token: made.token, beat_ms: beat_ms(), keys })
 }
 
-/// An agent says how it is. Nothing of it counts, or is stored, unless all of it can be so.
+/// An agent says how it is, in documents of this version. Nothing of it counts, or is stored, unless all of it can be so.
 pub(crate) async fn beat(
     core: &Arc<Core>,
-    (id, peer): (AgentId, SocketAddr),
+    (id, peer, version): (AgentId, SocketAddr, u32),
     beat: Beat,
 ) -> Result<Beaten, Problem> {
     let asked = Instant::now();
@@ -186,6 +187,7 @@ pub(crate) async fn beat(
         core.agents.handle_beat(id);
     }
     core.agents.handle_status(status, asked);
+    core.agents.handle_documents(id, version);
     let ring = lock(&core.keys).of_agent(core.id, id);
     // Also where this store is an older copy, and other keys have these numbers now.
     let is_other = ring.mark() != keys_mark;

@@ -216,6 +216,8 @@ pub(crate) fn set_meta(connection: &Connection, key: &str, value: &str) -> Sql<(
 }
 
 #[cfg(test)]
+mod before;
+#[cfg(test)]
 mod tests {
     use netraid_control::lease::LeaseState;
 

@@ -1,5 +1,7 @@
 //! Volumes and data as they are stored: how they lie on agents, and who has them.
 
+use std::collections::BTreeMap;
+
 use netraid_cluster::{
     Problem,
     agent::Label,
@@ -237,6 +239,10 @@ impl Volume {
             capacity_bytes: placed.capacity_bytes,
             length_bytes,
             generation: self.lease.generation(),
+            share: None,
+            wrapped_key: None,
+            sealed_path: None,
+            more: BTreeMap::new(),
         })
     }
 }

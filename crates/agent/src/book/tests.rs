@@ -1,6 +1,9 @@
 //! What is taken back when a store does not take it.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use netraid_cluster::{
     agent::{Done, FaultCode, Label, NewSegment, Operation, space_of},
@@ -118,6 +121,10 @@ fn create() -> Operation {
         capacity_bytes: LEN,
         length_bytes: LEN,
         generation: Generation(0),
+        share: None,
+        wrapped_key: None,
+        sealed_path: None,
+        more: BTreeMap::new(),
     };
     Operation::CreateSegment(NewSegment { segment: SEGMENT, len_bytes: LEN, label })
 }

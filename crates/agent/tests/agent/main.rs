@@ -8,3 +8,4 @@ mod documents;
 mod mediators;
 mod support;
 mod tokens;
+mod versions;

@@ -1,6 +1,7 @@
 //! An agent in a thread of its own, and a mediator that asks it for what a test says.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread::JoinHandle,
@@ -181,6 +182,12 @@ impl Mediator {
         AgentClient { client }
     }
 
+    /// What an agent that has joined wants to hear.
+    pub(crate) fn token_at(&self, ready: &Ready) -> Bearer {
+        let joined = self.state.joined.lock().unwrap();
+        joined.iter().rev().find(|(agent, ..)| *agent == ready.agent).unwrap().1.clone()
+    }
+
     pub(crate) fn joins(&self) -> usize {
         self.state.joined.lock().unwrap().len()
     }
@@ -346,6 +353,10 @@ pub(crate) fn label(path: &str) -> Label {
         capacity_bytes: MIB,
         length_bytes: MIB,
         generation: Generation(0),
+        share: None,
+        wrapped_key: None,
+        sealed_path: None,
+        more: BTreeMap::new(),
     }
 }
 

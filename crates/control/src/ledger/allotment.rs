@@ -6,7 +6,6 @@ use crate::units::{AllotmentId, Generation, MediatorId, Moment, Resources, Segme
 
 /// What an agent has booked for a mediator: space, or rates, for one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Allotment {
     /// Whose it is.
     pub mediator: MediatorId,
@@ -28,7 +27,7 @@ pub struct Allotment {
 
 /// How long an allotment stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum State {
     /// Kept free until the mediator has asked all agents; gone at this moment if it does not
     /// commit before.

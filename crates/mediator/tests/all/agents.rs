@@ -20,7 +20,7 @@ use rusqlite::params;
 
 const LIES: AgentId = AgentId([66; 16]);
 
-fn status() -> AgentStatus {
+pub(crate) fn status() -> AgentStatus {
     let some = Resources { space_bytes: 1 << 30, device: Rate(1000), network: Rate(1000) };
     AgentStatus {
         agent: LIES,
@@ -66,7 +66,11 @@ fn lies() -> Vec<AgentStatus> {
     ]
 }
 
-async fn join(house: &House, role: &str, status: &AgentStatus) -> Result<Joined, RequestError> {
+pub(crate) async fn join(
+    house: &House,
+    role: &str,
+    status: &AgentStatus,
+) -> Result<Joined, RequestError> {
     let client = Client::with_access(&access(house.directory.path(), role), common::LIMIT).unwrap();
     let join = Join { status: status.clone(), token: "t".repeat(32), authority: None };
     client.post("/v1/agents", &join).await

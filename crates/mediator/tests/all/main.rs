@@ -8,3 +8,4 @@ mod crash;
 mod ends;
 mod names;
 mod plans;
+mod versions;
