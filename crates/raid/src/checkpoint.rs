@@ -12,6 +12,7 @@ use zerocopy::{
 };
 
 use crate::{
+    format::Format,
     label::Uuid,
     lack::ROUND_MAX,
     log::{Link, Position},
@@ -100,6 +101,15 @@ impl Checkpoint {
         KIND.encode(about, array_uuid, self.offset(), raw.as_bytes())
     }
 
+    /// As an array of that format has it: in the first one there are no lists.
+    #[must_use]
+    pub const fn of(self, format: Format) -> Self {
+        match format {
+            Format::One => Self { list: ListName::NONE, ..self },
+            Format::Two => self,
+        }
+    }
+
     /// Reads what stands in slot `slot` (0 or 1).
     ///
     /// # Errors
@@ -124,6 +134,7 @@ impl Checkpoint {
             ("tail", checkpoint.tail.end.0 > COUNTER_MAX),
             ("round", checkpoint.round > ROUND_MAX),
             ("list", checkpoint.list.counter > COUNTER_MAX),
+            ("list", checkpoint.list.counter == 0 && checkpoint.list != ListName::NONE),
         ];
         match impossible.into_iter().find(|(_, impossible)| *impossible) {
             Some((field, _)) => Err(KIND.field(field)),
@@ -179,6 +190,7 @@ mod tests {
             Checkpoint { tail: Link { end: beyond, ..tail }, ..last },
             Checkpoint { round: ROUND_MAX + 1, ..last },
             Checkpoint { list: ListName { counter: COUNTER_MAX + 1, crc: 0 }, ..last },
+            Checkpoint { list: ListName { counter: 0, crc: 1 }, ..last },
         ] {
             assert!(matches!(read(forged), Err(PageError::Field { .. })), "{forged:?}");
         }

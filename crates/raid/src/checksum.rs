@@ -52,14 +52,6 @@ impl ChecksumKind {
         }
     }
 
-    /// Bytes of a checksum in pages and records.
-    #[must_use]
-    pub const fn len(self) -> u32 {
-        match self {
-            Self::Crc32c => 4,
-        }
-    }
-
     /// The checksum of a block of 4 KiB at its home.
     ///
     /// # Panics

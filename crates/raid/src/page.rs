@@ -41,6 +41,14 @@ pub enum PageError {
         /// The version of this program.
         known: u16,
     },
+    /// It has something that this version does not know.
+    #[error("a {what} has {more}, which this program does not know; use a later version")]
+    Later {
+        /// What kind of page.
+        what: &'static str,
+        /// What it has.
+        more: &'static str,
+    },
     /// A field with an impossible value, although the checksum matches.
     #[error("the {field} of a {what} is impossible")]
     Field {

@@ -57,6 +57,8 @@ pub struct SnapshotList {
     pub rolling_back: u32,
     /// The snapshots, ascending by number.
     pub snapshots: Vec<Snapshot>,
+    /// The image has something where this version writes zeros.
+    pub has_more: bool,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -86,8 +88,13 @@ const _: () =
 
 impl SnapshotList {
     /// No snapshot was ever taken.
-    pub const EMPTY: Self =
-        Self { counter: 0, next_number: 1, rolling_back: 0, snapshots: Vec::new() };
+    pub const EMPTY: Self = Self {
+        counter: 0,
+        next_number: 1,
+        rolling_back: 0,
+        snapshots: Vec::new(),
+        has_more: false,
+    };
 
     /// Where on each member the image goes.
     #[must_use]
@@ -98,10 +105,11 @@ impl SnapshotList {
     /// The image that goes to [`Self::offset`], and the name of it for a checkpoint.
     ///
     /// # Panics
-    /// When there are more snapshots than [`SNAPSHOTS_MAX`], a name is too long, or the list is the empty one.
+    /// When there are more snapshots than [`SNAPSHOTS_MAX`], a name is too long, or the list is the empty one, or has more
+    /// than is known here: that is kept as the bytes that were found.
     #[must_use]
     pub fn encode(&self, array_uuid: Uuid) -> (Vec<u8>, ListName) {
-        assert!(self.counter > 0, "there is no image of no list");
+        assert!(self.counter > 0 && !self.has_more, "there is no image of this list");
         assert!(self.snapshots.len() <= SNAPSHOTS_MAX, "{} snapshots", self.snapshots.len());
         let mut raw = RawList::new_zeroed();
         raw.next_number = self.next_number.into();
@@ -138,6 +146,7 @@ impl SnapshotList {
         let raw = RawList::ref_from_bytes(payload).map_err(|_| KIND.field("length"))?;
         let used = raw.snapshots.get(..raw.count.get() as usize);
         let used = used.ok_or(KIND.field("number of snapshots"))?;
+        let has_more = raw.has_more(used.len());
         let snapshots: Option<Vec<Snapshot>> = used.iter().map(RawSnapshot::interpret).collect();
         let snapshots = snapshots.ok_or(KIND.field("name of a snapshot"))?;
         let list = Self {
@@ -145,6 +154,7 @@ impl SnapshotList {
             next_number: raw.next_number.get(),
             rolling_back: raw.rolling_back.get(),
             snapshots,
+            has_more,
         };
         let numbers = || list.snapshots.iter().map(|snapshot| snapshot.number);
         let ascend = numbers().zip(numbers().skip(1)).all(|(one, next)| one < next);
@@ -165,7 +175,18 @@ impl SnapshotList {
     /// Whether there is anything that a version needs to know of that takes snapshots.
     #[must_use]
     pub const fn is_in_use(&self) -> bool {
-        !self.snapshots.is_empty() || self.rolling_back != 0
+        !self.snapshots.is_empty() || self.rolling_back != 0 || self.has_more
+    }
+}
+
+impl RawList {
+    /// Whether there is something in a place where zeros are written, of a list with so many snapshots.
+    fn has_more(&self, used: usize) -> bool {
+        let is_more = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0);
+        let (used, free) = self.snapshots.split_at(used);
+        is_more(&self.reserved)
+            || is_more(free.as_bytes())
+            || used.iter().any(|one| one.flags.get() != 0 || is_more(&one.reserved))
     }
 }
 
@@ -194,7 +215,7 @@ mod tests {
     fn snapshot(number: u32) -> Snapshot {
         Snapshot {
             number,
-            flags: number ^ 1,
+            flags: 0,
             time_ms: 1 << 40,
             capacity: 1 << 45,
             uuid: [7; 16],
@@ -204,7 +225,8 @@ mod tests {
 
     fn full() -> SnapshotList {
         let snapshots = (1..).map(|at| snapshot(at * 3)).take(SNAPSHOTS_MAX).collect();
-        SnapshotList { counter: 7, next_number: 1000, rolling_back: 3, snapshots }
+        let next_number = 1000;
+        SnapshotList { counter: 7, next_number, rolling_back: 3, snapshots, has_more: false }
     }
 
     #[test]
@@ -235,7 +257,7 @@ mod tests {
         let read = |list: &SnapshotList| SnapshotList::decode(&list.encode(UUID).0, UUID, 1);
         let with = |next_number, numbers: &[u32]| {
             let snapshots = numbers.iter().map(|number| snapshot(*number)).collect();
-            read(&SnapshotList { counter: 1, next_number, rolling_back: 0, snapshots })
+            read(&SnapshotList { counter: 1, next_number, snapshots, ..SnapshotList::EMPTY })
         };
         assert!(with(5, &[1, 4]).is_ok() && with(SNAPSHOT_NUMBER_MAX, &[]).is_ok());
         for (next_number, numbers) in [
@@ -251,6 +273,25 @@ mod tests {
         }
         let ahead = SnapshotList { rolling_back: 1000, ..full() };
         assert_eq!(read(&ahead), Err(KIND.field("snapshot to roll back to")));
+    }
+
+    #[test]
+    fn what_stands_where_zeros_are_written_is_in_use_by_a_later_version() {
+        let none = SnapshotList { counter: 1, ..SnapshotList::EMPTY };
+        let (image, _) = none.encode(UUID);
+        assert!(!none.is_in_use());
+        for at in [76, 127, 128, LIST_LEN as usize - 1] {
+            let forged = forge(&image, LIST_OFFSETS[1], |bytes| bytes[at] = 1);
+            let (list, _) = SnapshotList::decode(&forged, UUID, 1).unwrap();
+            assert!(list.is_in_use(), "byte {at}");
+        }
+        let one = SnapshotList { next_number: 5, snapshots: [snapshot(3)].into(), ..none };
+        let (image, _) = one.encode(UUID);
+        for (at, has_more) in [(132, true), (128 + 104, true), (128 + 103, false)] {
+            let forged = forge(&image, LIST_OFFSETS[1], |bytes| bytes[at] = u8::from(has_more));
+            let (list, _) = SnapshotList::decode(&forged, UUID, 1).unwrap();
+            assert_eq!(list.has_more, has_more, "byte {at}");
+        }
     }
 
     #[test]

@@ -101,6 +101,8 @@ impl Array {
     async fn take_in(&self, member: MemberIndex, caps: super::MemberCaps, reason: &str) {
         let uuid = self.state().label.members[member.as_usize()].uuid;
         self.update_labels(|_| {}).await;
+        // Held until the member has the list and the checkpoint: no other checkpoint comes before the list.
+        let lock = self.lock_tables().await;
         let incarnation = {
             let mut state = self.state();
             let is_same = state.label.members[member.as_usize()].uuid == uuid;
@@ -110,12 +112,12 @@ impl Array {
             state.join(member, caps, reason)
         };
         self.give_checkpoint(member).await;
+        drop(lock);
         self.catch_up(member, incarnation).await;
     }
 
-    /// Writes the last checkpoint to a member: from now on it is part of this time.
+    /// Writes the last checkpoint to a member: from now on it is part of this time. The tables are locked.
     async fn give_checkpoint(&self, member: MemberIndex) {
-        let _lock = self.lock_tables().await;
         self.give_list(member).await;
         let (checkpoint, uuid) = {
             let state = self.state();
@@ -147,13 +149,17 @@ impl Array {
 
     /// The newest checkpoint on a member.
     pub(super) async fn read_checkpoint(&self, member: MemberIndex) -> Option<Checkpoint> {
-        let uuid = self.state().label.array_uuid;
+        let (uuid, format) = {
+            let state = self.state();
+            (state.label.array_uuid, state.layout.format)
+        };
         let mut newest: Option<Checkpoint> = None;
         for (slot, offset) in CHECKPOINT_OFFSETS.into_iter().enumerate() {
             let ticket = self.ticket();
             self.state().push_foreign_read(ticket.id(), member, offset, PAGE_LEN);
             let Ok(data) = ticket.answer().await else { continue };
             let Ok(found) = Checkpoint::decode(&data.to_contiguous(), uuid, slot) else { continue };
+            let found = found.of(format);
             let key = |one: &Checkpoint| (one.generation, one.counter);
             if newest.as_ref().is_none_or(|known| key(known) < key(&found)) {
                 newest = Some(found);

@@ -76,7 +76,6 @@ use crate::{
     label::{Closure, Label},
     log::{Link, LogKey, Ring},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
-    snapshots::SnapshotList,
     stripes::StripeTable,
     sums::SumLayout,
 };
@@ -511,7 +510,7 @@ impl State {
             discards: VecDeque::new(),
             allocated: 0,
             streams: VecDeque::new(),
-            list: SnapshotList::EMPTY,
+            list: snapshots::FoundList::default(),
             checkpoint: Checkpoint {
                 generation: 0,
                 counter: 0,

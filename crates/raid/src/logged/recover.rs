@@ -79,6 +79,12 @@ impl Array {
 
     async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
         let (base, contested) = self.choose_members(found).await?;
+        let list = self.find_list(&base).await?;
+        {
+            let mut state = self.state();
+            state.stripes.set_next_number(list.next_number());
+            state.list = list;
+        }
         if let Some(holders) = contested {
             // Whoever is left behind may have what the others lack: then nothing may say yet that
             // they go on without. And a checkpoint that lies goes onto no other member.
@@ -86,8 +92,6 @@ impl Array {
             self.read_stripes(&base).await.map_err(name)?;
             self.find_log(&base).await.map_err(name)?;
         }
-        let members = self.state().in_sync();
-        let list = self.find_list(&base, members).await?;
         self.state().check_numbers()?;
         self.level_labels().await;
         let generation = self.state().suspects.generation;
@@ -98,14 +102,8 @@ impl Array {
         })
         .await;
         self.flush().await;
-        let members = self.state().in_sync();
-        self.level_lists(&base, &list, members).await;
+        self.level_lists().await;
         self.level_checkpoints(&base).await;
-        {
-            let mut state = self.state();
-            state.stripes.set_next_number(list.next_number);
-            state.list = list;
-        }
         self.load_stripes(&base).await?;
         let log = self.find_believed_log(&base).await?;
         if log.acked_seen > log.end.end {

@@ -34,7 +34,6 @@ use crate::{
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
     pages::TablePages,
     regions::Regions,
-    snapshots::SnapshotList,
     stripes::StripeTable,
     sums::SumLayout,
 };
@@ -165,8 +164,8 @@ pub(super) struct State {
     /// Logical and physical stripes of the last allocations, the newest first.
     pub(super) streams: VecDeque<(u32, u32)>,
 
-    /// The snapshots, as the last checkpoint names them.
-    pub(super) list: SnapshotList,
+    /// The list of snapshots that the last checkpoint names, as it was found.
+    pub(super) list: super::snapshots::FoundList,
     /// The last checkpoint that is stable on all.
     pub(super) checkpoint: Checkpoint,
     /// The round that changes belong to now.

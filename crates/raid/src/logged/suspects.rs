@@ -354,9 +354,11 @@ fn may_follow(later: &Checkpoint, earlier: &Checkpoint, blocks: u64) -> bool {
     let lead = later.counter.saturating_sub(earlier.counter);
     let step = later.tail.end.0.checked_sub(earlier.tail.end.0);
     let rounds = later.round.checked_sub(earlier.round);
-    // Nothing changes the list here: one that names another list was written by nobody, or by a later version.
+    // Nothing changes the list here; a later version does, once a checkpoint at most.
+    let lists = later.list.counter.checked_sub(earlier.list.counter);
+    let is_same = later.list == earlier.list;
     lead <= LEAD_MAX
-        && later.list == earlier.list
+        && lists.is_some_and(|lists| is_same || (1..=lead).contains(&lists))
         && step.is_some_and(|step| step <= lead.saturating_mul(blocks))
         && rounds.is_some_and(|rounds| {
             u64::from(rounds) <= lead.saturating_mul(ROUNDS_PER_CHECKPOINT.into())

@@ -22,7 +22,7 @@ use crate::{
     checkpoint::Checkpoint,
     log::Beginnings,
     member::{MemberIndex, MemberSet},
-    page::ImageKey,
+    page::{ImageKey, PageError},
     pages::{PAIR_LEN, TablePages},
     planted::{Planted, planted},
     regions::PAGE_LEN,
@@ -299,10 +299,11 @@ impl Array {
             let (layout, pages) = (&state.layout, state.stripes.pages());
             (layout.stripe_pages, layout.format, pages, state.label.array_uuid)
         };
-        let next_number = self.find_list(base, members).await?.next_number;
+        let next_number = self.next_number_of(base, members).await?;
         let region = table.region_len(pages);
         let mut images = StripeImages { round: base.round, ..StripeImages::default() };
         let mut unreadable = BTreeSet::new();
+        let mut later = MemberSet::EMPTY;
         let mut from = 0;
         while from < region {
             let len = LOAD_LEN.min(region - from);
@@ -318,8 +319,14 @@ impl Array {
                     unreadable.extend(held.filter(is_here));
                 }
                 for (place, bytes) in bytes {
-                    let Ok(page) = StripePage::decode(&bytes, format, uuid, place) else {
-                        continue;
+                    let page = match StripePage::decode(&bytes, format, uuid, place) {
+                        Ok(page) => page,
+                        Err(error) => {
+                            if matches!(error, PageError::Later { .. }) {
+                                later.insert(member);
+                            }
+                            continue;
+                        }
                     };
                     if page.index < pages {
                         images.add(page, member, next_number);
@@ -328,16 +335,28 @@ impl Array {
             }
             from += len;
         }
+        // One that says so alone lies, where the others do without it.
+        if later.len() > LIARS_MAX {
+            let text = "stripes are shared with snapshots, or have another width, which this program does not know; use a \
+                        later version";
+            return Err(IoError::with_detail(ErrorKind::Unsupported, text));
+        }
         let last_round = images.last_round;
         let newest = images.choose(&mut unreadable)?;
         let found = count_all(newest.values().map(|(page, _)| page.counted(base.round)));
         if found == base.stripe_images.into() || planted(Planted::PageFromOneCopy) {
             return Ok(FoundStripes { newest, unreadable, last_round });
         }
+        let hint = match later.is_empty() {
+            true => "",
+            false => {
+                "; or use a later version of the program, which shared stripes with snapshots or widened them"
+            }
+        };
         let text = alloc::format!(
             "of the {} images that the pages of the stripe table have had {found} are found: the \
              newest ones of some pages are on no member that is there; bring the members that are \
-             away",
+             away{hint}",
             base.stripe_images,
         );
         Err(IoError::with_detail(ErrorKind::Redundancy, text))

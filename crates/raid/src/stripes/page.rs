@@ -127,13 +127,17 @@ impl StripePage {
             Format::Two => {
                 let raw =
                     <[RawEntry2]>::ref_from_bytes(payload).map_err(|_| kind.field("length"))?;
+                let of = |raw: &RawEntry2| Interval::from_bits(raw.interval.get());
                 let is_possible = |raw: &RawEntry2| {
-                    let interval = Interval::from_bits(raw.interval.get());
-                    let is_open = interval.born > 0 && interval.left == 0 && interval.layout == 0;
-                    if raw.entry.logical.get() == 0 { raw.interval.get() == 0 } else { is_open }
+                    let is_there = raw.entry.logical.get() != 0;
+                    if is_there { of(raw).born > 0 } else { raw.interval.get() == 0 }
                 };
                 if !raw.iter().all(is_possible) {
                     return Err(kind.field("interval of a stripe"));
+                }
+                if raw.iter().any(|raw| of(raw).left != 0 || of(raw).layout != 0) {
+                    let (what, more) = (kind.what, "stripes of snapshots, or of another width");
+                    return Err(PageError::Later { what, more });
                 }
                 let entry =
                     |raw: &RawEntry2| raw.entry.interpret(Interval::from_bits(raw.interval.get()));
@@ -229,16 +233,16 @@ mod tests {
             StripePage::decode(&image, Format::Two, UUID, 4096).map(|_| ())
         };
         let error = Err(kind(Format::Two).field("interval of a stripe"));
+        let is_later =
+            |result: &Result<(), PageError>| matches!(result, Err(PageError::Later { .. }));
         let later = Interval { born: 1, left: 2, layout: 0 };
         let wider = Interval { born: 1, left: 0, layout: 1 };
         assert_eq!(read(Some(3), Interval::open(4)), Ok(()));
         assert_eq!(read(None, Interval::default()), Ok(()));
-        for (logical, interval) in [
-            (Some(3), later),
-            (Some(3), wider),
-            (Some(3), Interval::default()),
-            (None, Interval::FIRST),
-        ] {
+        assert!([later, wider].into_iter().all(|interval| is_later(&read(Some(3), interval))));
+        for (logical, interval) in
+            [(Some(3), Interval::default()), (None, Interval::FIRST), (None, later)]
+        {
             assert_eq!(read(logical, interval), error, "{logical:?} {interval:?}");
         }
     }

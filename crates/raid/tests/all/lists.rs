@@ -21,6 +21,58 @@ fn list(counter: u64, next_number: u32) -> SnapshotList {
     SnapshotList { counter, next_number, ..SnapshotList::EMPTY }
 }
 
+fn crc_of(image: &[u8], place: u64) -> u32 {
+    static CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
+    let mut digest = CRC.digest();
+    digest.update(&place.to_le_bytes());
+    digest.update(&image[..12]);
+    digest.update(&[0; 4]);
+    digest.update(&image[16..]);
+    digest.finalize()
+}
+
+/// The list's image, changed, with its checksum right again.
+fn forge(list: &SnapshotList, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let (mut image, _) = list.encode(UUID);
+    change(&mut image);
+    let crc = crc_of(&image, list.offset());
+    image[12..16].copy_from_slice(&crc.to_le_bytes());
+    image
+}
+
+/// The image of another list with the same name: 32 bits of what is reserved make up for the difference.
+fn same_name(list: &SnapshotList, other: &SnapshotList) -> Vec<u8> {
+    let (_, ListName { crc: wanted, .. }) = list.encode(UUID);
+    let (mut image, _) = other.encode(UUID);
+    let flip = |image: &mut [u8], bit: usize| image[80 + bit / 8] ^= 1 << (bit % 8);
+    let now = crc_of(&image, list.offset());
+    // Which checksum each bit changes by, and by which bits: in a form in which each has a leading bit of its own.
+    let mut basis: Vec<(u32, u32)> = Vec::new();
+    for bit in 0..32 {
+        flip(&mut image, bit);
+        let (mut by, mut bits) = (crc_of(&image, list.offset()) ^ now, 1_u32 << bit);
+        flip(&mut image, bit);
+        for (known, of) in &basis {
+            if by ^ known < by {
+                (by, bits) = (by ^ known, bits ^ of);
+            }
+        }
+        assert_ne!(by, 0, "32 bits give every checksum");
+        basis.push((by, bits));
+        basis.sort_unstable_by(|one, two| two.cmp(one));
+    }
+    let (mut left, mut bits) = (now ^ wanted, 0);
+    for (known, of) in &basis {
+        if left ^ known < left {
+            (left, bits) = (left ^ known, bits ^ of);
+        }
+    }
+    assert_eq!(left, 0);
+    (0..32).filter(|bit| bits >> bit & 1 == 1).for_each(|bit| flip(&mut image, bit));
+    image[12..16].copy_from_slice(&wanted.to_le_bytes());
+    image
+}
+
 fn put(disk: &mut [u8], list: &SnapshotList) -> ListName {
     let (image, name) = list.encode(UUID);
     let at = list.offset() as usize;
@@ -50,10 +102,11 @@ fn with_list(next_number: u32) -> World {
     world
 }
 
-/// With which numbers the stripes of the newest images of the first page are born.
-fn born(world: &World) -> Vec<u32> {
+/// With which numbers the stripes of the newest image of the first page are born, on a member but one.
+fn born(world: &World, but: Option<usize>) -> Vec<u32> {
     let table = world.regions.stripe_pages(&world.geometry);
-    let holder = table.holders(0).iter().next().unwrap();
+    let holders = table.holders(0);
+    let holder = holders.iter().find(|holder| Some(holder.as_usize()) != but).unwrap();
     let image = |slot: u64| {
         let place = table.slot_offset(0, holder, slot);
         let bytes = &world.disks[holder.as_usize()][place as usize..place as usize + LEN];
@@ -87,18 +140,20 @@ fn stripes_are_born_with_the_next_number_of_the_list_that_is_named() {
             if next_number == 1 { World::empty(Level::Raid5, 4) } else { with_list(next_number) };
         if unnamed {
             // Somebody died while taking a snapshot.
-            world.disks[..2].iter_mut().for_each(|disk| drop(put(disk, &list(4, 10))));
+            world.disks[..2]
+                .iter_mut()
+                .for_each(|disk| assert_eq!(put(disk, &list(4, 10)).counter, 4));
             world.reopen();
         }
         world.write(0, 30, 5);
         world.idle();
-        let born = born(&world);
-        assert!(!born.is_empty() && born.iter().all(|one| *one == next_number), "{born:?}");
+        let found = born(&world, None);
+        assert!(!found.is_empty() && found.iter().all(|one| *one == next_number), "{found:?}");
         // After a crash it is the log that says which stripes there are.
         world.write(0, 12, 6);
         world.reopen();
         world.idle();
-        assert!(self::born(&world).iter().all(|one| *one == next_number));
+        assert!(born(&world, None).iter().all(|one| *one == next_number));
         world.read_all();
     }
 }
@@ -175,4 +230,46 @@ fn an_array_whose_list_is_nowhere_or_has_snapshots_is_not_opened_and_says_what_t
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(text.contains("has 1 snapshots") && text.contains("use a later version"), "{text}");
     assert!(before == world.disks, "it is left as it is");
+}
+
+/// Something where this version writes zeros is not written over, and is no reason to go on as if it were not there.
+#[test]
+fn an_array_whose_list_has_more_than_is_known_is_left_as_it_is() {
+    let mut world = with_list(9);
+    world.write(0, 1, 5);
+    let image = forge(&list(4, 9), |bytes| bytes[80] = 1);
+    let crc = u32::from_le_bytes(image[12..16].try_into().unwrap());
+    for disk in &mut world.disks {
+        let at = list(4, 9).offset() as usize;
+        disk[at..at + image.len()].copy_from_slice(&image);
+        name_it(disk, ListName { counter: 4, crc });
+    }
+    let before = world.disks.clone();
+    let machine = open(&world.disks, &world.away);
+    let (kind, text) = failure(machine, &mut world);
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("use a later version"), "{text}");
+    assert!(before == world.disks);
+}
+
+/// A checksum is no secret: a member can have another list under the same name.
+#[test]
+fn a_member_with_another_list_under_the_same_name_is_left_out() {
+    for liar in 0..4 {
+        let mut world = with_list(9);
+        world.write(0, 30, 5);
+        world.idle();
+        let image = same_name(&list(3, 9), &list(3, 200));
+        let (_, name) = SnapshotList::decode(&image, UUID, 1).unwrap();
+        assert_eq!(name, list(3, 9).encode(UUID).1);
+        let at = list(3, 9).offset() as usize;
+        world.disks[liar][at..at + image.len()].copy_from_slice(&image);
+        world.reopen();
+        let state = world.machine.member_state(MemberIndex(liar as u8));
+        assert!(!state.is_live(), "member {liar} is {state:?}");
+        world.write(0, 30, 6);
+        world.idle();
+        assert!(born(&world, Some(liar)).iter().all(|one| *one == 9));
+        world.read_all();
+    }
 }

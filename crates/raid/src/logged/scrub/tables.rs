@@ -149,7 +149,7 @@ impl Array {
         let is_wrong = |(member, data): &(MemberIndex, Result<netraid_block::SgList, _>)| {
             let right = data.as_ref().is_ok_and(|data| {
                 let found = Checkpoint::decode(&data.to_contiguous(), uuid, checkpoint.slot());
-                found == Ok(checkpoint)
+                found.map(|found| found.of(state.layout.format)) == Ok(checkpoint)
             });
             !right && state.in_sync().contains(*member)
         };
