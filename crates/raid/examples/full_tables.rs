@@ -3,7 +3,12 @@
 //! what is measured is how long such an array takes to be opened, and how much memory.
 //!
 //! `cargo run --release -p netraid-raid --example full_tables -- FILE...`, of all members in any order.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a program for one measurement")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a program for one measurement"
+)]
 
 use std::{env, fs::File, os::unix::fs::FileExt};
 

@@ -1,4 +1,5 @@
 //! Writes of several ranges: a crash at any moment leaves all of them, or none.
+#![allow(clippy::cast_possible_truncation, reason = "numbers of small arrays")]
 
 use netraid_block::{Buf, SgList};
 use netraid_raid::{

@@ -1,5 +1,6 @@
 //! The list of snapshots of an array that had some: the checkpoint says which list counts, the list says with which
 //! number stripes are born, and both go together wherever they go.
+#![allow(clippy::cast_possible_truncation, reason = "numbers of small arrays")]
 
 use netraid_block::ErrorKind;
 use netraid_raid::{

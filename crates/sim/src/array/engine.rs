@@ -408,7 +408,7 @@ impl<M: Machine> Engine<M> {
     pub fn atomic_blocks_max(&self) -> u32 {
         match &self.stage {
             Stage::Open(volume) => volume.atomic_blocks_max(),
-            _ => 0,
+            Stage::Opening { .. } | Stage::Asking { .. } | Stage::Over => 0,
         }
     }
 

@@ -3,6 +3,7 @@
 //! A later version took snapshots of some arrays and deleted them: then there is a list, whose next number is not 1. Or it
 //! was cut short while it took one: then some members have a list that no checkpoint names.
 
+use netraid_block::narrow;
 use netraid_raid::{
     checkpoint::Checkpoint,
     format::{Format, Image},
@@ -33,7 +34,7 @@ impl Tables {
         if dice.one_in(3) {
             return none;
         }
-        let next_number = if dice.one_in(3) { 2 + dice.index(100) as u32 } else { 1 };
+        let next_number = if dice.one_in(3) { 2 + narrow::<_, u32>(dice.index(100)) } else { 1 };
         let unnamed = if dice.one_in(3) { next_number + 1 } else { 0 };
         Self { format: Format::Two, next_number, unnamed }
     }

@@ -242,7 +242,7 @@ async fn what_a_cache_lost_before_the_flush_that_stands_for_fua_is_written_again
 
 fn options() -> CreateOptions {
     let (name, level, log) = ("test".into(), Level::Raid1, Log::Off);
-    CreateOptions { name, level, chunk_len: 64 << 10, force: true, keep_opened: false, log }
+    CreateOptions { name, level, chunk_len: Some(64 << 10), force: true, keep_opened: false, log }
 }
 
 fn members(target: &Running, uri: TargetUri) -> Vec<MemberConfig> {
