@@ -1,4 +1,11 @@
 //! What stands beside a segment: what it is of (docs/agent.md).
+//!
+//! Fields that belong together stand in one object: an agent that does not know them keeps each field by itself, and
+//! would otherwise put a part of an old label beside a part of a new one.
+//!
+//! A label is never the only copy of a wrapped key. A member that is replaced gets a label of whoever replaces it,
+//! without the key where that one does not know of keys. Whoever writes keys keeps them in the record of the volume
+//! too, which programs that cannot carry them on refuse.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -21,7 +28,7 @@ pub const SEALED_PATH_LEN_MAX: usize = 1024;
 pub const MORE_LEN_MAX: usize = 1024;
 
 /// What a segment belongs to: so that all can be found again from the agents alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Label {
     /// Of this structure: 1.
     pub version: u32,
@@ -59,9 +66,61 @@ pub struct Label {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_path: Option<Opaque>,
     /// What a later program says beside these: kept, handed out, and not understood. [`MORE_LEN_MAX`] bytes at
-    /// most.
+    /// most in a label that is sent to an agent.
     #[serde(flatten)]
     pub more: BTreeMap<String, Value>,
+}
+
+/// What is not known may be secret.
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            version,
+            volume,
+            path,
+            kind,
+            member,
+            members,
+            level,
+            chunk_len,
+            logged,
+            capacity_bytes,
+            length_bytes,
+            generation,
+            share,
+            wrapped_key,
+            sealed_path,
+            more,
+        } = self;
+        f.debug_struct("Label")
+            .field("version", version)
+            .field("volume", volume)
+            .field("path", path)
+            .field("kind", kind)
+            .field("member", member)
+            .field("members", members)
+            .field("level", level)
+            .field("chunk_len", chunk_len)
+            .field("logged", logged)
+            .field("capacity_bytes", capacity_bytes)
+            .field("length_bytes", length_bytes)
+            .field("generation", generation)
+            .field("share", share)
+            .field("wrapped_key", wrapped_key)
+            .field("sealed_path", sealed_path)
+            .field("more", &Lengths(more))
+            .finish()
+    }
+}
+
+/// Shows names, and bytes of what goes with them.
+struct Lengths<'a>(&'a BTreeMap<String, Value>);
+
+impl fmt::Debug for Lengths<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |value: &Value| format!("{} bytes", json_len(value));
+        f.debug_map().entries(self.0.iter().map(|(name, value)| (name, shown(value)))).finish()
+    }
 }
 
 /// Bytes that mean something to clients alone; in JSON as base64 for URLs, without padding.
@@ -142,27 +201,39 @@ impl Label {
 
     /// Bytes of what is not known, in JSON; nothing of nothing.
     fn more_len(&self) -> usize {
-        // What came as JSON can be written as JSON.
-        let text = serde_json::to_string(&self.more).unwrap_or_default();
-        if self.more.is_empty() { 0 } else { text.len() }
+        if self.more.is_empty() { 0 } else { json_len(&self.more) }
     }
 
     /// This label in the place of another one of the same segment, with what it says nothing of: who does not know of
-    /// a key or of a share does not take it away. A path in clear takes the place of a sealed one.
+    /// a key or of a share does not take it away. A path in clear takes the place of a sealed one. What is not known
+    /// may belong to the key or to the sealed path, and does not stay beside another one. Limits are of what comes
+    /// in: what this label and the old one say together, and would be too long together, is what this one says.
     #[must_use]
     pub fn keeping(mut self, before: &Self) -> Self {
         if self.volume != before.volume {
             return self;
+        }
+        let brings = |new: &Option<Opaque>, old| new.is_some() && new != old;
+        let has_other_secret = brings(&self.wrapped_key, &before.wrapped_key)
+            || brings(&self.sealed_path, &before.sealed_path);
+        if !has_other_secret {
+            self.keep_more(&before.more);
         }
         self.share = self.share.or(before.share);
         self.wrapped_key = self.wrapped_key.or_else(|| before.wrapped_key.clone());
         if self.path.is_empty() {
             self.sealed_path = self.sealed_path.or_else(|| before.sealed_path.clone());
         }
-        for (name, value) in &before.more {
-            self.more.entry(name.clone()).or_insert_with(|| value.clone());
-        }
         self
+    }
+
+    fn keep_more(&mut self, before: &BTreeMap<String, Value>) {
+        let mut both = before.clone();
+        both.extend(self.more.iter().map(|(name, value)| (name.clone(), value.clone())));
+        // What a later program put there by its own limits is not taken away by who says nothing of it.
+        if self.more.is_empty() || json_len(&both) <= MORE_LEN_MAX {
+            self.more = both;
+        }
     }
 
     /// As it is told to whoever speaks this version of documents.
@@ -173,6 +244,11 @@ impl Label {
         }
         Self { share: None, wrapped_key: None, sealed_path: None, more: BTreeMap::new(), ..self }
     }
+}
+
+fn json_len(value: &impl Serialize) -> usize {
+    // What came as JSON can be written as JSON.
+    serde_json::to_string(value).unwrap_or_default().len()
 }
 
 #[cfg(test)]
@@ -241,6 +317,46 @@ mod tests {
         assert_eq!(new.clone().keeping(&sealed()), new);
         let other = Label { volume: VolumeId([9; 16]), ..before() };
         assert_eq!(other.clone().keeping(&sealed()), other);
+    }
+
+    fn with_more(label: Label, name: &str, value: &str) -> Label {
+        let value = Value::String(value.to_owned());
+        Label { more: BTreeMap::from([(name.to_owned(), value)]), ..label }
+    }
+
+    #[test]
+    fn what_is_not_known_does_not_stay_beside_another_key_or_another_sealed_path() {
+        let old = with_more(sealed(), "nonce", "x");
+        let other_key = Label { wrapped_key: Some(Opaque(vec![9; 40])), ..sealed() };
+        assert_eq!(other_key.clone().keeping(&old), other_key);
+        let other_path = Label { sealed_path: Some(Opaque(vec![9; 60])), ..sealed() };
+        assert_eq!(other_path.clone().keeping(&old), other_path);
+        let first_key = Label { path: "/a".to_owned(), sealed_path: None, ..sealed() };
+        assert_eq!(first_key.clone().keeping(&with_more(before(), "x", "y")).more, first_key.more);
+        // The same ones again are no other ones.
+        assert_eq!(sealed().keeping(&old), old);
+        assert_eq!(Label { path: String::new(), ..before() }.keeping(&old), old);
+    }
+
+    #[test]
+    fn unknown_fields_that_are_too_long_together_are_those_of_the_new_label() {
+        let long = "x".repeat(600);
+        let (old, new) = (with_more(before(), "a", &long), with_more(before(), "b", &long));
+        assert_eq!(new.clone().keeping(&old), new);
+        // Whatever they are, who says none takes none away.
+        let longer = with_more(before(), "a", &"x".repeat(3000));
+        assert_eq!(before().keeping(&longer), longer);
+        assert_eq!(new.clone().keeping(&longer), new);
+        let short = with_more(before(), "b", "y");
+        assert_eq!(short.keeping(&old).more.len(), 2);
+    }
+
+    #[test]
+    fn a_label_shows_of_what_is_not_known_names_and_lengths_alone() {
+        let shown = format!("{:?}", with_more(sealed(), "later_key", "secret"));
+        assert!(shown.contains(r#"more: {"later_key": "8 bytes"}"#), "{shown}");
+        assert!(shown.contains("wrapped_key: Some(Opaque(40 bytes))"), "{shown}");
+        assert!(!shown.contains("secret"), "{shown}");
     }
 
     #[test]
