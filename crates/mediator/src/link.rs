@@ -3,6 +3,9 @@
 //! While two documents are under way, operations gather for the next one. Operations that wait too
 //! long, or that are asked of an agent that has not answered for some time, fail at once: whoever
 //! asks decides what that means.
+//!
+//! An agent that refuses a document has answered, and has done nothing of it. One that is older refuses all of a
+//! document for one operation that it does not understand: each of them is sent by itself then, once.
 
 use std::{
     sync::{
@@ -14,7 +17,8 @@ use std::{
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use netraid_cluster::{
-    agent::{AgentStatus, Answer, Done, Fault, Operation},
+    Code, Problem,
+    agent::{AgentStatus, Answer, Done, Fault, FaultCode, Operation},
     http::{Client, RequestError},
 };
 use netraid_control::text::shown;
@@ -158,27 +162,66 @@ async fn send(mut items: Vec<Item>, shared: Arc<Shared>) {
     if items.is_empty() {
         return;
     }
-    let (operations, answers): (Vec<_>, Vec<_>) =
-        items.into_iter().map(|item| (item.operation, item.answer)).unzip();
+    let is_one = items.len() == 1;
+    let (items, problem) = match exchange(items, &shared).await {
+        Exchanged::Answered | Exchanged::Lost => return,
+        Exchanged::Refused(items, problem) => (items, problem),
+    };
+    if is_one {
+        refuse_all(items, &problem);
+        return;
+    }
+    tracing::warn!("an agent refuses {} operations at once: {problem}", items.len());
+    let mut items = items.into_iter();
+    while let Some(item) = items.next() {
+        match exchange(vec![item], &shared).await {
+            Exchanged::Answered => {}
+            Exchanged::Refused(item, problem) => refuse_all(item, &problem),
+            Exchanged::Lost => break,
+        }
+    }
+    // What is left waits for no more answers that do not come.
+    tell_lost(items.map(|item| item.answer).collect(), "the agent does not answer");
+}
+
+/// What became of a document.
+enum Exchanged {
+    /// All that wait for it are told.
+    Answered,
+    /// All that wait for it are told that nobody knows.
+    Lost,
+    /// The agent did not read it, and did nothing of it: its operations, and why.
+    Refused(Vec<Item>, Problem),
+}
+
+/// Sends operations in one document, and hands out its answers.
+async fn exchange(items: Vec<Item>, shared: &Shared) -> Exchanged {
+    let operations: Vec<&Operation> = items.iter().map(|item| &item.operation).collect();
     let client = lock(&shared.client).clone();
     let answered: Result<Vec<Answer>, _> = match client {
         Some(client) => client.post("/v1/operations", &operations).await,
         None => Err(nowhere()),
     };
-    match answered {
-        Ok(said) if said.len() == answers.len() => {
+    let why = match answered {
+        Ok(said) if said.len() == items.len() => {
             shared.misses.store(0, Ordering::Relaxed);
-            for (answer, said) in answers.into_iter().zip(said) {
+            for (item, said) in items.into_iter().zip(said) {
                 // Nobody waits any more.
-                let _ = answer.send(said.map_err(|fault| AskError::Fault(readable(fault))));
+                let _ = item.answer.send(said.map_err(|fault| AskError::Fault(readable(fault))));
             }
+            return Exchanged::Answered;
         }
-        Ok(said) => {
-            let why = format!("{} answers to {} operations", said.len(), answers.len());
-            tell_all(answers, &why, &shared);
+        Ok(said) => format!("{} answers to {} operations", said.len(), items.len()),
+        Err(RequestError::Refused(problem)) if problem.code == Code::Invalid => {
+            shared.misses.store(0, Ordering::Relaxed);
+            return Exchanged::Refused(items, problem);
         }
-        Err(error) => tell_all(answers, &error.to_string(), &shared),
-    }
+        Err(error) => error.to_string(),
+    };
+    shared.misses.fetch_add(1, Ordering::Relaxed);
+    tracing::warn!("an agent's answer is lost: {why}");
+    tell_lost(items.into_iter().map(|item| item.answer).collect(), &why);
+    Exchanged::Lost
 }
 
 /// It is not known where an agent is.
@@ -191,10 +234,99 @@ fn readable(fault: Fault) -> Fault {
     Fault { detail: shown(&fault.detail).to_string(), ..fault }
 }
 
-fn tell_all(answers: Vec<oneshot::Sender<Result<Done, AskError>>>, why: &str, shared: &Shared) {
-    shared.misses.fetch_add(1, Ordering::Relaxed);
-    tracing::warn!("an agent's answer is lost: {why}");
+fn refuse_all(items: Vec<Item>, problem: &Problem) {
+    for item in items {
+        let detail = format!("the agent refuses the operation: {}", problem.detail);
+        let fault = readable(Fault { code: FaultCode::Invalid, detail });
+        let _ = item.answer.send(Err(AskError::Fault(fault)));
+    }
+}
+
+fn tell_lost(answers: Vec<oneshot::Sender<Result<Done, AskError>>>, why: &str) {
     for answer in answers {
         let _ = answer.send(Err(AskError::Lost(why.to_owned())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use axum::{Json, Router, extract::State, routing::post};
+    use netraid_cluster::{access::Bearer, serve::Server};
+    use netraid_control::units::{AllotmentId, PlanId};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// An agent that reads no document with an operation of this kind, as one of version 1 does not, and how many
+    /// documents it was sent.
+    fn agent(refused: &'static str) -> (Client, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let handle = move |State(count): State<Arc<AtomicUsize>>, Json(asked): Json<Vec<Value>>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let is_refused = asked.iter().any(|operation| operation.get(refused).is_some());
+            let answer = match is_refused {
+                true => Err(Problem::invalid("the field 'only_if' is not known to this agent")),
+                false => Ok(Json(vec![json!({ "Ok": "done" }); asked.len()])),
+            };
+            std::future::ready(answer)
+        };
+        let router = Router::new().route("/v1/operations", post(handle));
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let client = Client::new(&server.url(), &Bearer::draw(), None, WAIT_MAX).unwrap();
+        let router = router.with_state(Arc::clone(&count));
+        tokio::spawn(server.serve(router, |_: &_| true, std::future::pending()));
+        (client, count)
+    }
+
+    fn release(at: u8) -> Operation {
+        Operation::Release { id: AllotmentId([at; 16]) }
+    }
+
+    fn end() -> Operation {
+        Operation::EndPlan { plan: PlanId([9; 16]), revoked_until: None }
+    }
+
+    fn is_invalid(answer: &Result<Done, AskError>) -> bool {
+        matches!(answer, Err(AskError::Fault(fault))
+            if fault.code == FaultCode::Invalid && fault.detail.contains("'only_if'"))
+    }
+
+    #[tokio::test]
+    async fn an_operation_that_an_older_agent_refuses_takes_no_others_with_it() {
+        let (client, count) = agent("end_plan");
+        let link = Link::new(Some(client));
+        let asked = [release(1), end(), release(2)].map(|operation| link.ask(operation));
+        let answers = futures_util::future::join_all(asked).await;
+        assert!(matches!(answers[0], Ok(Done::Done)), "{answers:?}");
+        assert!(is_invalid(&answers[1]), "{answers:?}");
+        assert!(matches!(answers[2], Ok(Done::Done)), "{answers:?}");
+        assert_eq!(count.load(Ordering::Relaxed), 4, "all of them, then each once");
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_refuses_documents_has_answered_them() {
+        let (client, count) = agent("end_plan");
+        let link = Link::new(Some(client));
+        for _ in 0..2 * MISSES_MAX {
+            assert!(is_invalid(&link.ask(end()).await));
+        }
+        assert!(link.is_up());
+        assert_eq!(count.load(Ordering::Relaxed), 2 * MISSES_MAX as usize, "none is sent again");
+        assert!(link.ask(release(1)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn documents_that_are_lost_are_missed_as_before() {
+        let (client, _) = agent("none");
+        let link = Link::new(Some(client));
+        assert!(link.ask(release(1)).await.is_ok());
+        let nobody = Client::new("http://127.0.0.1:1", &Bearer::draw(), None, WAIT_MAX).unwrap();
+        link.set_client(nobody);
+        for _ in 0..MISSES_MAX {
+            assert!(matches!(link.ask(release(1)).await, Err(AskError::Lost(_))));
+        }
+        assert!(!link.is_up());
     }
 }
