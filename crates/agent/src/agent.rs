@@ -28,7 +28,7 @@ use serde_json::json;
 use crate::{
     api::{About, Api, NOTHING, StatusSource, router},
     audit::Audit,
-    book::Book,
+    book::{Book, Rows},
     disk::{Disk, Wanted},
     gate::Gate,
     keeper::{Keeper, KeeperTask},
@@ -235,14 +235,23 @@ impl Agent {
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
         let (state, temporary) = state_directory(&config)?;
         let store = records::open(&state)?;
-        let Records { agent, allotments, segments: rows, revoked, memberships, calibration, disk } =
-            records::load(&store).await?;
+        let Records {
+            agent,
+            allotments,
+            segments: rows,
+            segments_aside,
+            revoked,
+            memberships,
+            calibration,
+            disk,
+        } = records::load(&store).await?;
         let io = |path: &Path| {
             let path = path.display().to_string();
             move |source| AgentError::Io { path, source }
         };
         let is_disk = matches!(config.medium, Medium::Disk { .. });
-        if is_disk != disk.is_some() && !rows.is_empty() {
+        let has_segments = !rows.is_empty() || !segments_aside.is_empty();
+        if is_disk != disk.is_some() && has_segments {
             return Err(AgentError::OtherMedium(state));
         }
         // Before a disk is formatted.
@@ -271,7 +280,7 @@ impl Agent {
             }
         };
         let segments = Arc::new(segments.map_err(io(&root))?);
-        let lost = segments.tidy(&rows).map_err(io(&root))?;
+        let lost = segments.tidy(&rows, &segments_aside).map_err(io(&root))?;
         let space_bytes = space(&config, &segments, &rows).map_err(io(&root))?;
         let space_bytes = space_bytes.ok_or(AgentError::Space)?.min(SPACE_MAX);
         let (device, network) = (device.min(RATE_MAX), network.min(RATE_MAX));
@@ -293,7 +302,9 @@ impl Agent {
         let view = Arc::new(View::default());
         let draining = memberships.iter().filter(|(_, membership)| membership.draining);
         let draining: HashSet<_> = draining.map(|(mediator, _)| *mediator).collect();
-        let book = Book::new(ledger, (rows, &lost), revoked, draining, Arc::clone(&view));
+        let rows = Rows { rows, lost, aside: segments_aside };
+        let lost_segments = rows.lost.len();
+        let book = Book::new(ledger, rows, revoked, draining, Arc::clone(&view));
         let unfinished = book.removing();
 
         let gate = Gate {
@@ -347,7 +358,7 @@ impl Agent {
         let members = Members::start(of, memberships);
         let operations =
             Operations::new(keeper.clone(), handle, Arc::clone(&segments), audit.clone());
-        audit.tell("started", json!({ "agent": agent, "lost_segments": lost.len() }));
+        audit.tell("started", json!({ "agent": agent, "lost_segments": lost_segments }));
         let (view, segments, keep) = (view, segments, keeper.clone());
         let api = Arc::new(Api {
             view,

@@ -34,6 +34,7 @@ use serde_json::json;
 
 use crate::{
     audit::Audit,
+    book::fault,
     keeper::Keeper,
     membership::Members,
     operations::Operations,
@@ -44,6 +45,8 @@ use crate::{
 
 /// Bytes of a request, at most: a document of operations with the longest paths.
 const BODY_LEN_MAX: usize = 8 << 20;
+/// What this is called where a request is refused.
+const PROGRAM: &str = "agent";
 
 /// What does not change of an agent's status while it runs.
 #[derive(Debug, Clone)]
@@ -126,6 +129,7 @@ pub(crate) struct Api {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct PageOf<I> {
     #[serde(default = "none")]
     after: Option<I>,
@@ -161,14 +165,19 @@ async fn operations(
     body: Body,
 ) -> Result<Json<Vec<Answer>>, Problem> {
     let (mediator, _) = api.mediator(&headers, peer)?;
-    let operations: Vec<Operation> = request(body)?;
-    if operations.len() > OPERATIONS_MAX {
-        let count = operations.len();
-        let detail =
-            format!("{count} operations; {OPERATIONS_MAX} at most: send several documents");
-        return Err(Problem::invalid(detail));
+    let bytes = body.map_err(|error| Problem::invalid(error.body_text()))?;
+    let read = documents::each::<Operation>(&bytes, OPERATIONS_MAX, PROGRAM)?;
+    let (mut known, mut places) = (Vec::with_capacity(read.len()), Vec::with_capacity(read.len()));
+    for operation in read {
+        places.push(operation.map(|operation| known.push(operation)));
     }
-    Ok(Json(api.operations.carry_out(mediator, operations).await))
+    let mut answers = api.operations.carry_out(mediator, known).await.into_iter();
+    let ended = || Err(fault(FaultCode::Failed, "the agent is ending; ask again"));
+    let answer = |place: Result<(), Problem>| match place {
+        Ok(()) => answers.next().unwrap_or_else(ended),
+        Err(problem) => Err(fault(FaultCode::Invalid, problem.detail)),
+    };
+    Ok(Json(places.into_iter().map(answer).collect()))
 }
 
 async fn ledger(
@@ -297,12 +306,14 @@ impl Api {
 
 fn request<T: DeserializeOwned>(body: Body) -> Result<T, Problem> {
     let bytes = body.map_err(|error| Problem::invalid(error.body_text()))?;
-    documents::request(&bytes, "agent")
+    documents::request(&bytes, PROGRAM)
 }
 
 fn bounds<I>(page: Page<I>) -> Result<(Option<I>, usize), Problem> {
-    let Query(PageOf { after, limit }) =
-        page.map_err(|error| Problem::invalid(error.body_text()))?;
+    let Query(PageOf { after, limit }) = page.map_err(|error| {
+        let said = error.body_text();
+        Problem::invalid(documents::not_known(&said, PROGRAM).unwrap_or(said))
+    })?;
     let limit = limit.unwrap_or(PAGE_MAX);
     if limit == 0 || limit > PAGE_MAX {
         return Err(Problem::invalid(format!("a page of {limit}; from 1 to {PAGE_MAX}")));

@@ -66,12 +66,24 @@ struct Segment {
     is_lost: bool,
 }
 
+/// The segments of which a store has rows.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) rows: Vec<(Key, SegmentRow)>,
+    /// Those that cannot be served.
+    pub(crate) lost: HashSet<Key>,
+    /// Those whose rows cannot be read: they are there, and nothing is done with them.
+    pub(crate) aside: HashSet<Key>,
+}
+
 /// What stood there before a change that is not durable.
 type Before = BTreeMap<Key, Option<SegmentRow>>;
 
 pub(crate) struct Book {
     ledger: Ledger,
     segments: BTreeMap<Key, Segment>,
+    /// Segments that nobody makes, changes or removes, as their rows cannot be read.
+    aside: HashSet<Key>,
     revoked: RevokedPlans,
     draining: HashSet<MediatorId>,
     /// Changes of the ledger for the next batch, and the last one's order.
@@ -95,10 +107,10 @@ pub(crate) struct Left {
 }
 
 impl Book {
-    /// The book of which a store holds this. `lost` are segments that cannot be served.
+    /// The book of which a store holds this.
     pub(crate) fn new(
         ledger: Ledger,
-        (rows, lost): (Vec<(Key, SegmentRow)>, &HashSet<Key>),
+        Rows { rows, lost, aside }: Rows,
         revoked: Vec<(PlanKey, Moment)>,
         draining: HashSet<MediatorId>,
         view: Arc<View>,
@@ -108,6 +120,7 @@ impl Book {
         let book = Self {
             ledger,
             segments: rows.into_iter().map(segment).collect(),
+            aside,
             revoked: RevokedPlans::new(revoked),
             draining,
             polled: Vec::new(),
@@ -130,6 +143,7 @@ impl Book {
         operation: Operation,
     ) -> Result<Step, Fault> {
         let only = |done| Ok(Step { done, then: Then::Nothing });
+        self.check_aside(mediator, &operation)?;
         match operation {
             Operation::Hold(hold) => only(Done::Booked(self.hold(now, mediator, &hold)?)),
             Operation::Commit(commit) => {
@@ -225,17 +239,20 @@ impl Book {
         self.draining.remove(&mediator);
         let ids: Vec<_> = self.ledger.page(mediator, None).map(|entry| entry.id).collect();
         for id in ids {
-            if !self.segments.contains_key(&(mediator, SegmentId(id.0))) {
+            let key = (mediator, SegmentId(id.0));
+            if !self.segments.contains_key(&key) && !self.aside.contains(&key) {
                 self.ledger.release(mediator, id).map_err(busy)?;
             }
         }
         Ok(self.count_segments(mediator))
     }
 
-    /// How many segments a mediator has.
+    /// How many segments a mediator has, those whose rows are set aside among them.
     pub(crate) fn count_segments(&self, mediator: MediatorId) -> u64 {
         let own = self.segments.range((mediator, SegmentId([0; 16]))..);
-        own.take_while(|((whose, _), _)| *whose == mediator).count() as u64
+        let own = own.take_while(|((whose, _), _)| *whose == mediator).count();
+        let aside = self.aside.iter().filter(|(whose, _)| *whose == mediator).count();
+        (own + aside) as u64
     }
 
     /// A mediator's allotments, and whether there are more.
@@ -477,6 +494,34 @@ impl Book {
         Ok(Step { done: Done::Released(0), then: Then::Remove(segment) })
     }
 
+    /// Nobody knows what a row says that is set aside: whatever would change its segment, or give its space to another
+    /// one, waits until it can be read.
+    fn check_aside(&self, mediator: MediatorId, operation: &Operation) -> Result<(), Fault> {
+        let segment = match operation {
+            Operation::CreateSegment(new) => new.segment,
+            Operation::SetLabel { segment, .. }
+            | Operation::RaiseGeneration { segment, .. }
+            | Operation::RemoveSegment { segment } => *segment,
+            Operation::Release { id } => SegmentId(id.0),
+            Operation::Hold(_)
+            | Operation::Commit(_)
+            | Operation::Book { .. }
+            | Operation::Renew { .. }
+            | Operation::ExtendPlan { .. }
+            | Operation::EndPlan { .. } => return Ok(()),
+        };
+        if !self.aside.contains(&(mediator, segment)) {
+            return Ok(());
+        }
+        let detail = format!(
+            "segment {segment}: the row of it in the agent's store (table segments, mediator {mediator}) is set aside, \
+             as this agent (netraid {}) cannot read it, and nothing is done with the segment: start the program that \
+             wrote the row, or mend it, and start the agent again",
+            env!("CARGO_PKG_VERSION")
+        );
+        Err(fault(FaultCode::Conflict, detail))
+    }
+
     fn check_draining(&self, mediator: MediatorId) -> Result<(), Fault> {
         match self.draining.contains(&mediator) {
             true => Err(fault(FaultCode::Draining, "the agent drains: nothing new is made on it")),
@@ -551,11 +596,12 @@ fn check_until(now: Moment, until: Option<Moment>) -> Result<Option<Moment>, Fau
 /// A label as it is kept in the place of the one that a row has, if it may be.
 fn kept_label(label: Label, row: Option<&SegmentRow>) -> Result<Label, Fault> {
     let told = |error: LabelError| fault(FaultCode::Invalid, error.to_string());
-    // What is wrong of the new one alone is not for the old one to hide.
+    // Limits are of what comes in: a later program may have put more there.
     label.check().map_err(told)?;
-    let kept = row.map_or_else(|| label.clone(), |row| label.clone().keeping(&row.label));
-    kept.check().map_err(told)?;
-    Ok(kept)
+    Ok(match row {
+        Some(row) => label.keeping(&row.label),
+        None => label,
+    })
 }
 
 /// The space of a segment has its name, and nothing else does.

@@ -16,7 +16,7 @@ use netraid_control::{
 };
 use rusqlite::{Connection, OptionalExtension as _, params, types::Type};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::path::Path;
+use std::{collections::HashSet, path::Path};
 use zeroize::Zeroizing;
 
 use crate::{calibrate::Calibration, disk::DiskId};
@@ -135,6 +135,8 @@ pub(crate) struct Records {
     pub(crate) agent: AgentId,
     pub(crate) allotments: Vec<Allotment>,
     pub(crate) segments: Vec<(Key, SegmentRow)>,
+    /// Segments whose rows are set aside: what belongs to them is not touched.
+    pub(crate) segments_aside: HashSet<Key>,
     pub(crate) revoked: Vec<(PlanKey, Moment)>,
     pub(crate) memberships: Vec<(MediatorId, Membership)>,
     pub(crate) calibration: Option<Calibration>,
@@ -174,11 +176,21 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
                 rows(connection, "SELECT mediator, id, allotment FROM allotments", |row| {
                     json(&row.get::<_, String>(2)?)
                 })?;
-            let segments =
-                rows(connection, "SELECT mediator, segment, row FROM segments", |row| {
-                    let key = (MediatorId(row.get(0)?), SegmentId(row.get(1)?));
-                    Ok((key, json(&row.get::<_, String>(2)?)?))
-                })?;
+            let found = rows(connection, "SELECT mediator, segment, row FROM segments", |row| {
+                let key = (MediatorId(row.get(0)?), SegmentId(row.get(1)?));
+                let read = row.get::<_, String>(2).and_then(|text| json(&text));
+                if let Err(error) = &read {
+                    tell_aside("segments", (&key.0.to_string(), &key.1.to_string()), error);
+                }
+                Ok((key, read.ok()))
+            })?;
+            let (mut segments, mut segments_aside) = (Vec::new(), HashSet::new());
+            for (key, row) in found {
+                match row {
+                    Some(row) => segments.push((key, row)),
+                    None => drop(segments_aside.insert(key)),
+                }
+            }
             let memberships = rows(
                 connection,
                 "SELECT mediator, mediator, membership FROM memberships",
@@ -192,7 +204,16 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
                 let until = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(u64::MAX);
                 Ok(((MediatorId(row.get(0)?), PlanId(row.get(1)?)), Moment(until)))
             })?;
-            Ok(Records { agent, allotments, segments, revoked, memberships, calibration, disk })
+            Ok(Records {
+                agent,
+                allotments,
+                segments,
+                segments_aside,
+                revoked,
+                memberships,
+                calibration,
+                disk,
+            })
         })
         .await
 }
@@ -213,15 +234,17 @@ fn rows<T>(
                 let name =
                     |at| row.get(at).map_or_else(|_| "?".to_owned(), |id| AgentId(id).to_string());
                 let table = sql.rsplit(' ').next().unwrap_or_default();
-                tracing::error!(
-                    "the store's table {table}: the row {} of mediator {} is set aside: {error}",
-                    name(1),
-                    name(0)
-                );
+                tell_aside(table, (&name(0), &name(1)), &error);
             }
         }
     }
     Ok(all)
+}
+
+fn tell_aside(table: &str, (mediator, id): (&str, &str), error: &rusqlite::Error) {
+    tracing::error!(
+        "the store's table {table}: the row {id} of mediator {mediator} is set aside: {error}"
+    );
 }
 
 /// Stores a batch.

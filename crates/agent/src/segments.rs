@@ -9,10 +9,11 @@
 //! On a disk (`disk`), data and labels are on the disk itself, and reservations in the state directory.
 //!
 //! A file without a row in the store was made and not answered, and is removed, unless there is data in it: then
-//! the store is not the one that goes with it, and nothing is removed.
+//! the store is not the one that goes with it, and nothing is removed. What belongs to a row that is set aside stays
+//! too: the segment serves again once its row can be read.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fs::{self, File},
     io::{self, ErrorKind, Read as _},
     os::unix::fs::MetadataExt as _,
@@ -155,9 +156,21 @@ impl Segments {
     }
 
     /// Compares what is there with the rows: those that cannot be served. Files that were made and never answered are
-    /// removed; what was never written and is not there is made again. Files are closed to others.
-    pub(crate) fn tidy(&self, rows: &[(Key, SegmentRow)]) -> io::Result<HashSet<Key>> {
-        self.remove_strays(&rows.iter().map(|(key, _)| *key).collect())?;
+    /// removed, but for those of rows that are set `aside`; what was never written and is not there is made again. Files
+    /// are closed to others.
+    pub(crate) fn tidy(
+        &self,
+        rows: &[(Key, SegmentRow)],
+        aside: &HashSet<Key>,
+    ) -> io::Result<HashSet<Key>> {
+        self.remove_strays(
+            &rows.iter().map(|(key, _)| *key).chain(aside.iter().copied()).collect(),
+        )?;
+        for key in aside {
+            if let Err(why) = self.take_data(*key)? {
+                tracing::error!("segment {} of mediator {}: {why}", key.1, key.0);
+            }
+        }
         let mut lost = HashSet::new();
         for (key, row) in rows.iter().filter(|(_, row)| !row.removing) {
             let why = match self.take_data(*key)? {
@@ -354,20 +367,28 @@ impl Segments {
         Ok(text)
     }
 
-    /// A label as it stands in the table of a disk. A path that is too long for that is cut; all else of the longest
-    /// label fits.
+    /// A label as it stands in the table of a disk. Where it is too long for that, its path is cut. One of a later
+    /// program may be too long still: then what is not known is left out, and then the path; the store has all of it.
     fn row_text(&self, key: Key, len_bytes: u64, label: &Label) -> io::Result<Vec<u8>> {
         let (agent, (mediator, segment)) = (self.agent, key);
-        let text = |label: &Label| {
-            let file = LabelFile { version: 1, agent, mediator, segment, len_bytes, label };
-            serde_json::to_vec(&file)
-        };
-        let whole = text(label)?;
-        if whole.len() <= Disk::label_len_max() {
-            return Ok(whole);
-        }
         let path = label.path.chars().take(CUT_PATH_CHARS).collect();
-        Ok(text(&Label { path, ..label.clone() })?)
+        let cut = Label { path, ..label.clone() };
+        let known = Label { more: BTreeMap::new(), ..cut.clone() };
+        let rest = Label { path: String::new(), ..known.clone() };
+        let mut len = 0;
+        for label in [label, &cut, &known, &rest] {
+            let file = LabelFile { version: 1, agent, mediator, segment, len_bytes, label };
+            let text = serde_json::to_vec(&file)?;
+            if text.len() <= Disk::label_len_max() {
+                return Ok(text);
+            }
+            len = text.len();
+        }
+        Err(io::Error::other(format!(
+            "its label has {len} bytes without path and unknown fields; {} at most fit into the disk's table: set a \
+             shorter label, or start the program that wrote it",
+            Disk::label_len_max()
+        )))
     }
 
     /// Closes a segment's files to others, and answers how long its data is, if there is any; or why it is
@@ -394,9 +415,18 @@ impl Segments {
     /// One that says that the data is another segment's stays, and is why this segment is not served.
     fn mend_label(&self, key: Key, row: &SegmentRow) -> io::Result<Result<(), String>> {
         if let Place::Disk { disk, .. } = &self.place {
-            let text = self.row_text(key, row.len_bytes, &row.label)?;
-            if disk.found(key).is_some_and(|found| found.label != text) {
-                disk.write_label(key, &text).map_err(io::Error::other)?;
+            let text = self.row_text(key, row.len_bytes, &row.label);
+            let written = text.map_err(|error| error.to_string()).and_then(|text| {
+                let is_other = disk.found(key).is_some_and(|found| found.label != text);
+                if is_other { disk.write_label(key, &text) } else { Ok(()) }
+            });
+            // The store has the label: what the disk says of it is for whoever has lost the store.
+            if let Err(why) = written {
+                tracing::error!(
+                    "segment {} of mediator {}: the disk keeps the label that it had: {why}",
+                    key.1,
+                    key.0
+                );
             }
             return Ok(Ok(()));
         }

@@ -6,6 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 
 /// Asks for a part of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 pub struct ReadLog {
     /// Milliseconds since 1970, by the mediator's clock: nothing that was before.
     pub since: Option<u64>,

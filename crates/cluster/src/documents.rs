@@ -14,7 +14,7 @@ use axum::{
     response::Response,
 };
 use netraid_control::text::shown;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::Problem;
 
@@ -172,6 +172,40 @@ pub fn request<T: DeserializeOwned>(bytes: &[u8], program: &str) -> Result<T, Pr
     })
 }
 
+/// Reads a request that is a list of no more than `max` parts, each by itself: one that is none for this `program` says
+/// so as [`request`] does, and all others are read.
+///
+/// # Errors
+/// When it is no list, or has too many parts.
+pub fn each<T: DeserializeOwned>(
+    bytes: &[u8],
+    max: usize,
+    program: &str,
+) -> Result<Vec<Result<T, Problem>>, Problem> {
+    // Takes no memory for any part.
+    let count = request::<Vec<IgnoredAny>>(bytes, program)?.len();
+    if count > max {
+        let detail = format!("a list of {count}; {max} at most: send several documents");
+        return Err(Problem::invalid(detail));
+    }
+    let mut parts = Vec::with_capacity(count);
+    let mut rest = bytes.trim_ascii_start();
+    for at in 1..=count {
+        // Behind the bracket of the list, or the comma after the part before.
+        rest = rest.get(1..).unwrap_or_default();
+        let mut part = serde_json::Deserializer::from_slice(rest).into_iter::<IgnoredAny>();
+        let is_whole = matches!(part.next(), Some(Ok(IgnoredAny)));
+        assert!(is_whole, "a list of {count} has no part {at}");
+        let (part, after) = rest.split_at(part.byte_offset());
+        parts.push(request(part, program).map_err(|problem| Problem {
+            detail: format!("part {at} of {count}, {}", problem.detail),
+            ..problem
+        }));
+        rest = after.trim_ascii_start();
+    }
+    Ok(parts)
+}
+
 /// What is to be said where serde says that a field is not known; none where it says something else.
 #[must_use]
 pub fn not_known(said: &str, program: &str) -> Option<String> {
@@ -250,5 +284,27 @@ mod tests {
         for wrong in ["{\"_token\": \"secret\"}", "{\"other\": \"secret\"}", "secret"] {
             assert!(!read(wrong).contains("secret"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn each_part_of_a_list_is_read_by_itself() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Strict {
+            a: u32,
+        }
+        let text = " [ {\"a\": 1} ,\n{\"a\":2,\"x],{\":[\"secret\"]},[[]],{\"a\":3,\"a\":3},4,\"5\", {\"a\":6}\n] ";
+        let read = each::<Strict>(text.as_bytes(), 7, "agent").unwrap();
+        let known: Vec<_> = read.iter().map(|part| part.as_ref().ok().map(|part| part.a)).collect();
+        assert_eq!(known, [Some(1), None, None, None, None, None, Some(6)]);
+        let told = read[1].as_ref().unwrap_err().to_string();
+        assert!(told.contains("part 2 of 7") && told.contains("'x],{'"), "{told}");
+        assert!(!told.contains("secret"), "{told}");
+        assert_eq!(each::<Strict>(b"[]", 7, "agent").unwrap().len(), 0);
+        for wrong in ["", "{}", "[1,", "[1 2]", "[1]]", "[\"\u{1}\"]"] {
+            assert!(each::<Strict>(wrong.as_bytes(), 7, "agent").is_err(), "{wrong}");
+        }
+        let told = each::<Strict>(text.as_bytes(), 6, "agent").unwrap_err().to_string();
+        assert!(told.contains("a list of 7; 6 at most"), "{told}");
     }
 }

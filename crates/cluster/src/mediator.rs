@@ -216,6 +216,7 @@ pub struct StoredMember {
 
 /// Asks for what is in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 pub struct List {
     /// The directory; `/` is the uppermost.
     pub path: String,

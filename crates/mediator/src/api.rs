@@ -422,6 +422,7 @@ async fn end_plan(
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
 struct ListPlans {
     /// Plans after this one; from the first when none.
     #[param(value_type = Option<String>)]

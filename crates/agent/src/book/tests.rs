@@ -17,7 +17,7 @@ use netraid_control::{
     },
 };
 
-use super::{Book, Step, Then};
+use super::{Book, Rows, Step, Then};
 use crate::view::View;
 
 const NOW: Moment = Moment(1_000_000);
@@ -30,8 +30,8 @@ fn book() -> (Book, Arc<View>) {
     let capacity = Resources { space_bytes: 8 * LEN, device: Rate(100), network: Rate(100) };
     let ledger = Ledger::new(capacity, Resources::default(), Limits::default());
     let view = Arc::new(View::default());
-    let (none, shared) = (HashSet::new(), Arc::clone(&view));
-    (Book::new(ledger, (Vec::new(), &none), Vec::new(), HashSet::new(), shared), view)
+    let shared = Arc::clone(&view);
+    (Book::new(ledger, Rows::default(), Vec::new(), HashSet::new(), shared), view)
 }
 
 fn ask(book: &mut Book, operation: Operation) -> Result<Done, FaultCode> {

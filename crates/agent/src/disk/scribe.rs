@@ -160,25 +160,23 @@ impl Scribe {
         blocks.sort_unstable();
         blocks.dedup();
         let entries = blocks.into_iter().map(|block| self.entries(block, false)).collect();
-        let written =
-            self.write_pairs(entries).and_then(|()| self.write_pairs(vec![self.row(slot)]));
-        written.map_err(|error| {
+        let written = self.write_pairs(entries).map_err(|error| error.to_string());
+        written.and_then(|()| self.write_row(slot)).inspect_err(|_| {
             // Nobody knows whether the disk has it: its extents are not given to another one.
             self.shared.table().lose(key, "the disk did not take it");
-            error.to_string()
         })
     }
 
     pub(super) fn write_label(&self, key: Key, label: &[u8]) -> Result<(), String> {
-        let slot = self.shared.table().set_label(key, label).ok_or("it is not on the disk")?;
-        self.write_pairs(vec![self.row(slot)]).map_err(|error| error.to_string())
+        let set = self.shared.table().set_label(key, label).map_err(|error| error.to_string())?;
+        self.write_row(set.ok_or("it is not on the disk")?)
     }
 
     /// Takes a segment out of the table, durably; then its extents are free. Nobody uses it any more.
     pub(super) fn remove(&self, key: Key) -> Result<(), String> {
         let removed = self.shared.table().remove(key);
         let Some((slot, row)) = removed else { return Ok(()) };
-        match self.write_pairs(vec![self.row(slot)]) {
+        match self.write_row(slot) {
             Ok(()) => {
                 let mut table = self.shared.table();
                 for extent in table.release(&row) {
@@ -188,7 +186,7 @@ impl Scribe {
             }
             Err(error) => {
                 self.shared.table().restore(slot, row);
-                Err(error.to_string())
+                Err(error)
             }
         }
     }
@@ -236,10 +234,12 @@ impl Scribe {
         self.sealed(geometry.extents_block(block), bytes)
     }
 
-    fn row(&self, slot: u32) -> (u32, Buf) {
+    fn write_row(&self, slot: u32) -> Result<(), String> {
         let mut bytes = BufMut::zeroed(BLOCK_LEN);
-        self.shared.table().encode_row(slot, payload_mut(&mut bytes));
-        self.sealed(self.shared.geometry.row_block(slot), bytes)
+        let encoded = self.shared.table().encode_row(slot, payload_mut(&mut bytes));
+        encoded.map_err(|error| error.to_string())?;
+        let row = self.sealed(self.shared.geometry.row_block(slot), bytes);
+        self.write_pairs(vec![row]).map_err(|error| error.to_string())
     }
 
     fn sealed(&self, block: u32, mut bytes: BufMut) -> (u32, Buf) {

@@ -85,6 +85,22 @@ pub(super) enum Full {
         "the disk's table contradicts itself about this segment; format the disk anew, or give another one"
     )]
     Contested,
+    #[error(transparent)]
+    Label(#[from] LabelTooLong),
+}
+
+/// A label does not fit beside its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its label has {0} bytes; {LABEL_LEN_MAX} at most fit into the disk's table: set a shorter label"
+)]
+pub(super) struct LabelTooLong(usize);
+
+fn check_label(label: &[u8]) -> Result<(), LabelTooLong> {
+    if label.len() > LABEL_LEN_MAX {
+        return Err(LabelTooLong(label.len()));
+    }
+    Ok(())
 }
 
 impl Table {
@@ -166,6 +182,7 @@ impl Table {
         if self.contested.contains(&key) {
             return Err(Full::Contested);
         }
+        check_label(label)?;
         let wanted = self.geometry.extents_of(len_bytes);
         let short = Full::Extents { wanted, free: self.free };
         let count = u32::try_from(wanted).ok().filter(|count| *count <= self.free).ok_or(short)?;
@@ -235,13 +252,19 @@ impl Table {
         }
     }
 
-    pub(super) fn set_label(&mut self, key: Key, label: &[u8]) -> Option<u32> {
-        let slot = *self.by_key.get(&key)?;
+    /// The slot of a segment that there is.
+    pub(super) fn set_label(
+        &mut self,
+        key: Key,
+        label: &[u8],
+    ) -> Result<Option<u32>, LabelTooLong> {
+        check_label(label)?;
+        let Some(slot) = self.by_key.get(&key).copied() else { return Ok(None) };
         match &mut self.slots[slot as usize] {
             Slot::Row(row) => row.label = label.to_vec(),
-            Slot::Empty | Slot::Damaged => return None,
+            Slot::Empty | Slot::Damaged => return Ok(None),
         }
-        Some(slot)
+        Ok(Some(slot))
     }
 
     /// Writes the payload of a block of entries; `words` gives the bits of an extent.
@@ -266,10 +289,10 @@ impl Table {
     }
 
     /// Writes the payload of a row's block.
-    pub(super) fn encode_row(&self, slot: u32, payload: &mut [u8]) {
+    pub(super) fn encode_row(&self, slot: u32, payload: &mut [u8]) -> Result<(), LabelTooLong> {
         payload.fill(0);
-        let Slot::Row(row) = &self.slots[slot as usize] else { return };
-        assert!(row.label.len() <= LABEL_LEN_MAX, "a label fits beside its row");
+        let Slot::Row(row) = &self.slots[slot as usize] else { return Ok(()) };
+        check_label(&row.label)?;
         put(payload, 0, &row.serial.to_le_bytes());
         put(payload, 8, &row.key.0.0);
         put(payload, 24, &row.key.1.0);
@@ -277,6 +300,7 @@ impl Table {
         let len: u16 = narrow(row.label.len());
         put(payload, 48, &len.to_le_bytes());
         put(payload, LABEL, &row.label);
+        Ok(())
     }
 
     /// Finds rows by serial number. Of rows that share a segment or a serial number, nobody knows which one is

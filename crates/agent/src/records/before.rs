@@ -74,5 +74,7 @@ async fn a_segment_with_a_field_that_is_not_known_is_set_aside_and_one_whose_lab
     let beside = "UPDATE segments SET row = json_set(row, '$.later', 1) \
                   WHERE segment = (SELECT min(segment) FROM segments)";
     assert_eq!(later.execute(beside, []).unwrap(), 1);
-    assert_eq!(load(&store).await.unwrap().segments.len(), all - 1);
+    let records = load(&store).await.unwrap();
+    assert_eq!((records.segments.len(), records.segments_aside.len()), (all - 1, 1));
+    assert!(records.segments.iter().all(|(key, _)| !records.segments_aside.contains(key)));
 }

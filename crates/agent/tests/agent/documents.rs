@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
-use netraid_cluster::agent::{AgentStatus, Done, FaultCode, LedgerPage, Operation, space_of};
+use netraid_cluster::agent::{
+    AgentStatus, Answer, Done, FaultCode, LedgerPage, OPERATIONS_MAX, Operation, space_of,
+};
 use netraid_control::{
     ledger::{Commit, State},
     units::Moment,
@@ -202,14 +204,20 @@ async fn what_makes_no_sense_is_refused() {
     ] {
         assert_eq!(client.fault(operation.clone()).await, code, "{operation:?}");
     }
-    let refused = client.client.post::<_, serde_json::Value>("/v1/operations", &["?"]).await;
+    let asked = client.client.post::<_, Vec<Answer>>("/v1/operations", &["?"]).await;
+    assert_eq!(asked.unwrap().remove(0).unwrap_err().code, FaultCode::Invalid);
+    let refused = client.client.post::<_, Vec<Answer>>("/v1/operations", &"?").await;
     assert!(refused.unwrap_err().problem().is_some());
-    for path in ["/v1/ledger?limit=0", "/v1/ledger?limit=1001", "/v1/ledger?after=x"] {
+    let many = vec![Operation::Release { id: AllotmentId([1; 16]) }; OPERATIONS_MAX + 1];
+    let refused = client.client.post::<_, Vec<Answer>>("/v1/operations", &many).await;
+    assert!(refused.unwrap_err().to_string().contains("1025; 1024 at most"));
+    for path in
+        ["/v1/ledger?limit=0", "/v1/ledger?limit=1001", "/v1/ledger?after=x", "/v1/ledger?colour=x"]
+    {
         let refused = client.client.get::<serde_json::Value>(path).await;
         assert!(refused.unwrap_err().problem().is_some(), "{path}");
     }
-    // Who only looks may say more than the agent knows.
-    let page: LedgerPage = client.client.get("/v1/ledger?limit=1&colour=x").await.unwrap();
+    let page: LedgerPage = client.client.get("/v1/ledger?limit=1").await.unwrap();
     assert_eq!(page.entries.len(), 1);
 }
 

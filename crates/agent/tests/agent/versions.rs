@@ -7,14 +7,14 @@ use netraid_agent::{AgentConfig, Medium};
 use netraid_cluster::{
     access::AccessFile,
     agent::{
-        Label, MORE_LEN_MAX, NewSegment, Opaque, Operation, SEALED_PATH_LEN_MAX, SegmentPage,
-        WRAPPED_KEY_LEN_MAX,
+        Answer, Done, FaultCode, Label, LedgerPage, MORE_LEN_MAX, NewSegment, Opaque, Operation,
+        SEALED_PATH_LEN_MAX, SegmentPage, WRAPPED_KEY_LEN_MAX, space_of,
     },
     http::Client,
 };
 use netraid_control::{
     ledger::Commit,
-    units::{Generation, SegmentId},
+    units::{Generation, PlanId, SegmentId},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -80,6 +80,31 @@ fn owner(config: &AgentConfig, directory: &std::path::Path) -> AccessFile {
     AccessFile::read(&state.join("owner.access")).unwrap()
 }
 
+/// An agent of a disk, which is made if there is none.
+fn on_disk(directory: &std::path::Path, mediator: &Mediator) -> AgentConfig {
+    let path = directory.join("disk");
+    if !path.exists() {
+        std::fs::File::create(&path).unwrap().set_len(256 * MIB).unwrap();
+    }
+    AgentConfig {
+        medium: Medium::Disk { path, force: false },
+        state: Some(directory.join("state")),
+        space_bytes: None,
+        ..config(directory, &[mediator])
+    }
+}
+
+/// Changes the row of the only segment, as a later program would while the agent is stopped.
+fn change_row(directory: &std::path::Path, change: &str, value: &str) {
+    let store = rusqlite::Connection::open(directory.join("state/agent.sqlite")).unwrap();
+    let changed = store.execute(&format!("UPDATE segments SET row = {change}"), [value]);
+    assert_eq!(changed.unwrap(), 1);
+}
+
+fn begins(path: &std::path::Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap()[..8 << 20]).into_owned()
+}
+
 async fn keeps_the_longest_label(config: impl Fn(&Mediator) -> AgentConfig) {
     let mediator = Mediator::start().await;
     let agent = Running::start(config(&mediator));
@@ -116,14 +141,7 @@ async fn the_longest_label_is_kept_in_a_directory_and_stands_beside_the_segment(
 async fn the_longest_label_fits_into_the_table_of_a_disk() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk");
-    std::fs::File::create(&path).unwrap().set_len(256 * MIB).unwrap();
-    keeps_the_longest_label(|mediator| AgentConfig {
-        medium: Medium::Disk { path: path.clone(), force: false },
-        state: Some(directory.path().join("state")),
-        space_bytes: None,
-        ..config(directory.path(), &[mediator])
-    })
-    .await;
+    keeps_the_longest_label(|mediator| on_disk(directory.path(), mediator)).await;
     let raw = std::fs::read(&path).unwrap();
     let text = String::from_utf8_lossy(&raw[..8 << 20]).into_owned();
     let key = serde_json::to_string(&longest().wrapped_key).unwrap();
@@ -134,14 +152,8 @@ async fn the_longest_label_fits_into_the_table_of_a_disk() {
 async fn a_long_path_in_clear_is_cut_beside_the_longest_rest() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk");
-    std::fs::File::create(&path).unwrap().set_len(256 * MIB).unwrap();
     let mediator = Mediator::start().await;
-    let agent = Running::start(AgentConfig {
-        medium: Medium::Disk { path: path.clone(), force: false },
-        state: Some(directory.path().join("state")),
-        space_bytes: None,
-        ..config(directory.path(), &[&mediator])
-    });
+    let agent = Running::start(on_disk(directory.path(), &mediator));
     // Each of these characters has six bytes in JSON.
     let long = Label { path: "\u{1}".repeat(4096), sealed_path: None, ..longest() };
     make(&mediator.at(&agent.ready), long.clone()).await;
@@ -213,8 +225,11 @@ async fn an_operation_with_a_field_that_is_not_known_is_refused_by_its_name_and_
     for operation in
         [with(&held, "only_if"), with(&removal, "only_if"), with(&create(SEGMENT, MIB), "only_if")]
     {
-        let asked = client.client.post::<_, Value>("/v1/operations", &[&operation]).await;
-        let told = asked.unwrap_err().to_string();
+        let mut answers: Vec<Answer> =
+            client.client.post("/v1/operations", &[&operation]).await.unwrap();
+        let fault = answers.remove(0).unwrap_err();
+        assert_eq!(fault.code, FaultCode::Invalid);
+        let told = fault.to_string();
         for part in ["'only_if'", "this agent", "documents of version 2", "upgrade the agent"] {
             assert!(told.contains(part), "{operation}: {told}");
         }
@@ -257,4 +272,138 @@ async fn an_agent_shows_which_version_it_speaks_with_its_mediator() {
     let (_, local) = raw(&agent.ready.api, "GET /v1/local", &headers, "").await;
     assert!(local["memberships"][0].get("documents").is_none(), "{local}");
     assert_eq!(local["memberships"][0]["is_heard"], true);
+}
+
+#[tokio::test]
+async fn an_operation_that_is_not_understood_keeps_no_others_from_being_done() {
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let agent = Running::start(config(directory.path(), &[&mediator]));
+    let client = mediator.at(&agent.ready);
+    let hold = |at| serde_json::to_value(Operation::Hold(space(SegmentId([at; 16]), MIB))).unwrap();
+    let mut fenced = hold(2);
+    fenced["hold"]["only_if"] = json!("secret");
+    let asked = json!([hold(1), fenced, { "later": {} }, hold(3)]);
+    let answers: Vec<Answer> = client.client.post("/v1/operations", &asked).await.unwrap();
+    for at in [0, 3] {
+        assert!(matches!(answers[at], Ok(Done::Booked(_))), "{answers:?}");
+    }
+    for (at, part) in [(1, "'only_if'"), (2, "part 3 of 4")] {
+        let fault = answers[at].as_ref().unwrap_err();
+        assert_eq!(fault.code, FaultCode::Invalid);
+        assert!(fault.detail.contains(part) && !fault.detail.contains("secret"), "{fault}");
+    }
+    let booked: Vec<_> = client.ledger().await.iter().map(|entry| entry.segment).collect();
+    assert_eq!(booked, [SegmentId([1; 16]), SegmentId([3; 16])]);
+}
+
+#[tokio::test]
+async fn a_page_with_a_filter_that_is_not_known_is_refused_instead_of_answered_with_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let agent = Running::start(config(directory.path(), &[&mediator]));
+    let client = mediator.at(&agent.ready).client;
+    for path in ["/v1/ledger?only=x", "/v1/segments?only=x&limit=3"] {
+        let told = client.get::<Value>(path).await.unwrap_err().to_string();
+        assert!(told.contains("'only'") && told.contains("this agent"), "{path}: {told}");
+    }
+    let _: LedgerPage = client.get("/v1/ledger?limit=3").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_label_beyond_the_limits_of_this_program_does_not_keep_an_agent_of_a_disk_from_starting()
+{
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let start = || Running::start(on_disk(directory.path(), &mediator));
+    let agent = start();
+    let label = Label { more: BTreeMap::new(), ..longest() };
+    make(&mediator.at(&agent.ready), label.clone()).await;
+    drop(agent);
+    let later = "x".repeat(3 << 10);
+    change_row(directory.path(), "json_set(row, '$.label.later', ?1)", &later);
+    let agent = start();
+    let client = mediator.at(&agent.ready);
+    let found = kept(&client).await;
+    assert_eq!(found.more["later"], json!(later));
+    let text = begins(&directory.path().join("disk"));
+    assert!(text.contains("\"wrapped_key\"") && !text.contains("xxxx"), "what fits is on the disk");
+    // It can be relabelled, and stays as it is but for that.
+    let next = Label { generation: Generation(8), ..label };
+    client.one(Operation::SetLabel { segment: SEGMENT, label: next.clone() }).await.unwrap();
+    assert_eq!(kept(&client).await, next.keeping(&found));
+    drop(agent);
+
+    // Nor does one that cannot be cut: the disk keeps the one that it had.
+    change_row(directory.path(), "json_set(row, '$.label.wrapped_key', ?1)", &"A".repeat(4 << 10));
+    let agent = start();
+    let client = mediator.at(&agent.ready);
+    assert_eq!(kept(&client).await.wrapped_key, Some(Opaque(vec![0; 3 << 10])));
+    let relabelled = Operation::SetLabel { segment: SEGMENT, label: crate::support::label("/b") };
+    let told = client.one(relabelled).await.unwrap_err().detail;
+    assert!(told.contains("3968 at most"), "{told}");
+}
+
+async fn spares_a_segment_whose_row_is_set_aside(
+    directory: &std::path::Path,
+    config: impl Fn(&Mediator) -> AgentConfig,
+    look: impl Fn(&Mediator),
+) {
+    let mediator = Mediator::start().await;
+    let start = || Running::start(config(&mediator));
+    let agent = start();
+    let client = mediator.at(&agent.ready);
+    make(&client, label("/a")).await;
+    // From now on it is not made again where it is missing.
+    let raise = Operation::RaiseGeneration {
+        segment: SEGMENT,
+        generation: Generation(1),
+        taken_by: PlanId([1; 16]),
+    };
+    client.one(raise.clone()).await.unwrap();
+    drop(agent);
+    change_row(directory, "json_set(row, '$.later', ?1)", "x");
+    let agent = start();
+    look(&mediator);
+    let client = mediator.at(&agent.ready);
+    assert!(client.segments().await.entries.is_empty());
+    for operation in [
+        create(SEGMENT, MIB),
+        Operation::SetLabel { segment: SEGMENT, label: label("/b") },
+        raise,
+        Operation::Release { id: space_of(SEGMENT) },
+        Operation::RemoveSegment { segment: SEGMENT },
+    ] {
+        let fault = client.one(operation.clone()).await.unwrap_err();
+        assert_eq!(fault.code, FaultCode::Conflict, "{operation:?}: {fault}");
+        for part in [SEGMENT.to_string(), "table segments".to_owned(), mediator.id.to_string()] {
+            assert!(fault.detail.contains(&part), "{operation:?}: {fault}");
+        }
+    }
+    assert_eq!(client.ledger().await.len(), 1);
+    drop(agent);
+    look(&mediator);
+    change_row(directory, "json_remove(row, ?1)", "$.later");
+    let agent = start();
+    assert_eq!(kept(&mediator.at(&agent.ready)).await, label("/a"));
+}
+
+#[tokio::test]
+async fn a_segment_whose_row_is_set_aside_is_spared_in_a_directory_and_serves_once_it_is_mended() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let look = |mediator: &Mediator| {
+        let file = file_of(root, mediator, SEGMENT);
+        assert!(file.exists() && file.with_extension("label").exists());
+    };
+    let config = |mediator: &Mediator| config(root, &[mediator]);
+    spares_a_segment_whose_row_is_set_aside(root, config, look).await;
+}
+
+#[tokio::test]
+async fn a_segment_whose_row_is_set_aside_is_spared_on_a_disk_and_serves_once_it_is_mended() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let look = |_: &Mediator| assert!(begins(&root.join("disk")).contains("\"path\":\"/a\""));
+    spares_a_segment_whose_row_is_set_aside(root, |mediator| on_disk(root, mediator), look).await;
 }

@@ -91,14 +91,22 @@ async fn a_client_of_the_version_before_gets_agents_as_it_knows_them() {
 }
 
 #[tokio::test]
-async fn what_only_looks_or_reports_may_say_more_than_the_mediator_knows() {
+async fn a_filter_that_is_not_known_is_refused_instead_of_answered_with_more_than_was_asked_for() {
     let house = House::new(3).await;
     house.create("/a", 1 << 20).await.unwrap();
-    let page: Page = house.client.get("/v1/names?path=%2F&colour=x").await.unwrap();
-    assert_eq!(page.entries.len(), 1);
-    for path in ["/v1/plans?colour=x", "/v1/log?colour=x"] {
-        let _: Value = house.admin.get(path).await.unwrap();
+    for path in ["/v1/names?path=%2F&colour=x", "/v1/plans?colour=x", "/v1/log?colour=x"] {
+        let told = house.admin.get::<Value>(path).await.unwrap_err().to_string();
+        for part in ["'colour'", "this mediator", "documents of version 2"] {
+            assert!(told.contains(part), "{path}: {told}");
+        }
     }
+    let page: Page = house.client.get("/v1/names?path=%2F").await.unwrap();
+    assert_eq!(page.entries.len(), 1);
+}
+
+#[tokio::test]
+async fn what_reports_may_say_more_than_the_mediator_knows() {
+    let house = House::new(3).await;
     let joined: Joined = join(&house, "agent", &status()).await.unwrap();
     let token = Bearer::from_text(joined.token);
     let agent = AccessFile { token, ..access(house.directory.path(), "agent") };
