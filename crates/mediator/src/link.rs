@@ -173,7 +173,7 @@ async fn send(mut items: Vec<Item>, shared: Arc<Shared>) {
     }
     tracing::warn!("an agent refuses {} operations at once: {problem}", items.len());
     let mut items = items.into_iter();
-    while let Some(item) = items.next() {
+    for item in items.by_ref() {
         match exchange(vec![item], &shared).await {
             Exchanged::Answered => {}
             Exchanged::Refused(item, problem) => refuse_all(item, &problem),
