@@ -194,8 +194,9 @@ pub fn each<T: DeserializeOwned>(
         // Behind the bracket of the list, or the comma after the part before.
         rest = rest.get(1..).unwrap_or_default();
         let mut part = serde_json::Deserializer::from_slice(rest).into_iter::<IgnoredAny>();
-        let is_whole = matches!(part.next(), Some(Ok(IgnoredAny)));
-        assert!(is_whole, "a list of {count} has no part {at}");
+        if !matches!(part.next(), Some(Ok(IgnoredAny))) {
+            return Err(Problem::invalid(format!("part {at} of {count} cannot be read")));
+        }
         let (part, after) = rest.split_at(part.byte_offset());
         parts.push(request(part, program).map_err(|problem| Problem {
             detail: format!("part {at} of {count}, {}", problem.detail),
