@@ -1,8 +1,8 @@
-//! Writes the stripe table of a full volume onto the members of a new array with a log, which are files: each logical
-//! stripe is in the physical one of the same number, in an image of round 1. No data is written, and no checksums:
-//! what is measured is how long such an array takes to be opened, and how much memory.
+//! Makes members of a large array with a log, as sparse files: labels, a checkpoint, and the stripe table of a volume that
+//! was written whole, each logical stripe in the physical one of the same number. Nothing else is written, and no space
+//! is reserved: what is measured is how long such an array takes to be opened, and how much memory.
 //!
-//! `cargo run --release -p netraid-raid --example full_tables -- FILE...`, of all members in any order.
+//! `cargo run --release -p netraid-raid --example full_tables -- LEVEL TIB FILE...`, a file for each member.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,24 +14,35 @@ use std::{env, fs::File, os::unix::fs::FileExt};
 
 use netraid_raid::{
     checkpoint::Checkpoint,
-    label::{LABEL_LEN, Label},
-    member::MemberIndex,
-    regions::{CHECKPOINT_OFFSETS, PAGE_LEN},
+    format::{Format, Image, format},
+    geometry::Level,
+    label::Uuid,
+    regions::{CHECKPOINT_OFFSETS, Wish, plan_logged, usual_chunk},
     stripes::{Entry, Interval, StripePage},
 };
 
+const UUID: Uuid = *b"an array's uuid.";
+
 fn main() {
-    let mut members: Vec<(MemberIndex, File, Label)> = env::args().skip(1).map(open).collect();
-    members.sort_by_key(|(index, ..)| *index);
-    let label = members.first().expect("files of members").2.clone();
-    assert_eq!(members.len(), usize::from(label.geometry.members()), "a file for each member");
-    let format = label.log.as_ref().expect("an array with a log").format;
-    let table = label.regions.stripe_pages(&label.geometry);
-    let physical = label.regions.physical_stripes(&label.geometry);
-    let per_page = u64::from(format.stripes_per_page());
+    let mut args = env::args().skip(1);
+    let level = args.next().and_then(|text| Level::from_number(text.parse().ok()?));
+    let level = level.expect("a level");
+    let tib: u64 = args.next().and_then(|text| text.parse().ok()).expect("TiB of a member");
+    let paths: Vec<String> = args.collect();
+    let (capacity, members) = (tib << 40, paths.len());
+    let chunk_len = usual_chunk(level, members, capacity, true);
+    let wish = Wish { level, members, chunk_len, block_len: 512 };
+    let (regions, geometry) = plan_logged(&wish, capacity, None).expect("a layout");
+    let uuids: Vec<Uuid> = (1..=64).map(|at| [at; 16]).take(members).collect();
+    let images = format(Format::Two, (regions, geometry), "large", UUID, &uuids, 1);
+    let files: Vec<File> = paths.iter().map(|path| File::create_new(path).unwrap()).collect();
+
+    let table = regions.stripe_pages(&geometry);
+    let physical = regions.physical_stripes(&geometry);
+    let per_page = u64::from(Format::Two.stripes_per_page());
     let pages = physical.div_ceil(per_page);
     for index in 0..pages {
-        let stripes = index * per_page..((index + 1) * per_page).min(label.geometry.stripes());
+        let stripes = index * per_page..((index + 1) * per_page).min(geometry.stripes());
         let entry = |stripe: u64| Entry {
             logical: Some(u32::try_from(stripe).unwrap()),
             round: 1,
@@ -41,32 +52,36 @@ fn main() {
         let page = StripePage { index, counter: 1, round: 1, uncounted: 1, entries };
         for holder in table.holders(index).iter() {
             let place = table.slot_offset(index, holder, 1);
-            let image = page.encode(format, label.array_uuid, place);
-            members[holder.as_usize()].1.write_all_at(&image, place).unwrap();
+            let image = page.encode(Format::Two, UUID, place);
+            files[holder.as_usize()].write_all_at(&image, place).unwrap();
         }
     }
-    for (_, file, _) in &members {
-        let first = read_checkpoint(file, &label);
-        let next =
-            Checkpoint { counter: first.counter + 1, round: 1, stripe_images: pages, ..first };
-        file.write_all_at(&next.encode(label.array_uuid), next.offset()).unwrap();
+    for (file, images) in files.iter().zip(images) {
+        file.set_len(capacity).unwrap();
+        for (offset, image) in images {
+            let (offset, image) = with_tables((offset, image), pages);
+            file.write_all_at(&image, offset).unwrap();
+        }
     }
-    println!("{physical} stripes, {pages} pages");
+    let needs = regions.needs(&geometry, Format::Two);
+    println!(
+        "{} TiB in {physical} stripes with chunks of {} KiB: {} MiB of memory for the table, {} MiB read from each member",
+        geometry.capacity() >> 40,
+        chunk_len >> 10,
+        needs.memory >> 20,
+        needs.read >> 20
+    );
 }
 
-fn open(path: String) -> (MemberIndex, File, Label) {
-    let file = File::options().read(true).write(true).open(&path).expect("a member's file");
-    let mut bytes = vec![0; LABEL_LEN];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    let label = Label::decode(&bytes, 0).unwrap_or_else(|error| panic!("{path}: {error}"));
-    (label.index, file, label)
-}
-
-fn read_checkpoint(file: &File, label: &Label) -> Checkpoint {
-    let read = |slot: usize| {
-        let mut bytes = vec![0; PAGE_LEN as usize];
-        file.read_exact_at(&mut bytes, CHECKPOINT_OFFSETS[slot]).unwrap();
-        Checkpoint::decode(&bytes, label.array_uuid, slot).ok()
-    };
-    (0..2).find_map(read).expect("the checkpoint of a new array")
+/// The checkpoint counts an image of each page, and closes the round that they are of; all else stays.
+fn with_tables((offset, image): Image, pages: u64) -> Image {
+    let slot = CHECKPOINT_OFFSETS.iter().position(|at| *at == offset);
+    let found = slot.and_then(|slot| Checkpoint::decode(&image, UUID, slot).ok());
+    match found {
+        Some(found) => {
+            let counted = Checkpoint { round: 1, stripe_images: pages, ..found };
+            (offset, counted.encode(UUID))
+        }
+        None => (offset, image),
+    }
 }
