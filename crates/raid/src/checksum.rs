@@ -1,8 +1,8 @@
 //! What an array's blocks are checked by: the one place that gives and judges their checksums, at home and in the
 //! log.
 //!
-//! Invariant: whoever has bytes of a block and wants to know whether they are right asks here, and says which block
-//! they are of. Zeros that the machine makes by itself ask here, too.
+//! Invariant: the array's machine asks this module whether bytes of a block are right, and names the block; no other
+//! module computes a checksum of contents. The machine asks for the zeros that it writes by itself, too.
 //!
 //! The kind of today is CRC32C of the bytes alone, so that a block has one checksum wherever it is. A keyed kind, to
 //! come, binds a checksum to the array, the physical stripe, the row and the column; then a block that goes home

@@ -1,8 +1,8 @@
 //! One write of several ranges, of which a crash leaves all or nothing: all of it is in one batch of the log, and a
 //! batch counts whole or not at all.
 //!
-//! Who writes so has the locks of several stripes, asked for in ascending order. Whoever else holds a lock waits for no
-//! other one, so nobody waits in a circle.
+//! Such a write holds the locks of several stripes, and asks for them in ascending order. Every other operation holds
+//! one lock of a stripe at a time, so operations do not wait for each other in a circle.
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::ops::Range;
