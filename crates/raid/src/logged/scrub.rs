@@ -29,6 +29,12 @@ pub const SCRUB_STRIPES_AT_ONCE_MAX: u32 = 16;
 /// Pages of a table, or blocks of the log, that are taken for one allowed stripe.
 const PAGES_AT_ONCE: u64 = 64;
 
+/// Times that a scrub writes the same again at most: a device that loses one write, or puts it elsewhere, takes the next.
+const WRITES_MAX: u32 = 2;
+
+/// Why something is told as not repaired that the other members have.
+const STILL_WRONG: &str = "wrong, and stays wrong when it is written again";
+
 /// What a scrub is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScrubCommand {

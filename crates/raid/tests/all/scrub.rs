@@ -162,6 +162,51 @@ fn a_lost_write_is_found_and_laid_to_the_member_that_lost_it() {
 }
 
 #[test]
+fn a_repair_that_the_device_puts_elsewhere_is_written_once_more() {
+    for (level, members) in LEVELS {
+        let mut world = World::new(level, members);
+        let (member, offset, ..) = world.home(0);
+        world.flip(member, offset);
+        world.trick = Some(Trick::Misdirect(member, offset, offset + 1, u64::from(CHUNK)));
+        let status = world.scrub();
+        assert!(world.trick.is_none(), "the repair was written");
+        // Where it landed may be a stripe that holds nothing.
+        let found = status.members[member];
+        assert!((1..=2).contains(&found.wrong()), "{status:?}");
+        assert_eq!((found.repaired, found.unrepaired), (found.wrong(), 0), "{status:?}");
+        world.assert_clean();
+        world.read_all();
+    }
+}
+
+#[test]
+fn a_block_that_the_device_does_not_take_is_told_as_that_and_is_not_lost() {
+    for (level, members) in LEVELS {
+        let mut world = World::new(level, members);
+        let (member, offset, ..) = world.home(0);
+        world.flip(member, offset);
+        world.trick = Some(Trick::Lose(member, offset, offset + 4096));
+        let status = world.scrub();
+        let found = status.members[member];
+        assert_eq!((found.wrong(), found.repaired, found.unrepaired), (1, 0, 1), "{status:?}");
+        let reasons: Vec<&str> = world
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Scrub(ScrubEvent::Unrepaired { reason, .. }) => Some(*reason),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(reasons, ["wrong, and stays wrong when it is written again"]);
+        world.read_all();
+        world.trick = None;
+        let status = world.scrub();
+        assert_eq!(status.unrepaired(), 0, "{status:?}");
+        world.assert_clean();
+    }
+}
+
+#[test]
 fn a_misdirected_write_is_found_where_it_is_missing_and_where_it_landed() {
     for (level, members) in LEVELS {
         let mut world = World::new(level, members);

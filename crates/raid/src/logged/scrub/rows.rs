@@ -6,7 +6,7 @@ use core::ops::Range;
 use futures_util::future::join_all;
 use netraid_block::{Buf, SgList};
 
-use super::{Ranges, Wrong};
+use super::{Ranges, STILL_WRONG, WRITES_MAX, Wrong};
 use crate::{
     bytes,
     checksum::Home,
@@ -46,6 +46,8 @@ enum Found {
 struct Told {
     repaired: Ranges,
     lost: Ranges,
+    /// The other members have it, and the device does not take it.
+    still_wrong: Ranges,
     unknown: Ranges,
     confirmed: Ranges,
 }
@@ -91,6 +93,7 @@ impl Array {
         let mut state = self.state();
         state.tell_repaired(told.repaired);
         state.tell_unrepaired(told.lost, "wrong, and cannot be had from the other members");
+        state.tell_unrepaired(told.still_wrong, STILL_WRONG);
         state.tell_unrepaired(told.unknown, "its checksums are lost on all members");
         let text = "its checksums are lost on all members; its check columns confirm it, so a scrub \
                     that trusts parity would take it as it is";
@@ -237,22 +240,25 @@ impl Array {
             told.lost.add(member, offset, BLOCK.into());
             return;
         };
-        self.write_member(member, offset, wanted.clone().into()).await;
-        let now = self.read_column(physical, column, row..row + 1, false).await;
-        let mut state = self.state();
-        match now {
-            Ok(data) if data.to_contiguous()[..] == wanted[..] => {
-                state.scrub_repaired(run, member, 1);
-                told.repaired.add(member, offset, BLOCK.into());
-            }
-            Err(error) if !is_medium(&error) => {
-                state.scrub_counts(run, |status| status.members[member.as_usize()].absent += 1);
-            }
-            Ok(_) | Err(_) => {
-                state.scrub_unrepaired(run, member, 1);
-                told.lost.add(member, offset, BLOCK.into());
+        for _ in 0..WRITES_MAX {
+            self.write_member(member, offset, wanted.clone().into()).await;
+            let now = self.read_column(physical, column, row..row + 1, false).await;
+            let mut state = self.state();
+            match now {
+                Ok(data) if data.to_contiguous()[..] == wanted[..] => {
+                    state.scrub_repaired(run, member, 1);
+                    told.repaired.add(member, offset, BLOCK.into());
+                    return;
+                }
+                Err(error) if !is_medium(&error) => {
+                    state.scrub_counts(run, |status| status.members[member.as_usize()].absent += 1);
+                    return;
+                }
+                Ok(_) | Err(_) => {}
             }
         }
+        self.state().scrub_unrepaired(run, member, 1);
+        told.still_wrong.add(member, offset, BLOCK.into());
     }
 
     /// A row of which nobody knows whether it was written, and what it held.

@@ -12,7 +12,7 @@ use alloc::{
 use futures_util::future::join_all;
 use netraid_block::{Buf, narrow};
 
-use super::{PAGES_AT_ONCE, Ranges, Wrong};
+use super::{PAGES_AT_ONCE, Ranges, STILL_WRONG, WRITES_MAX, Wrong};
 use crate::{
     checkpoint::Checkpoint,
     copies::Copies,
@@ -31,8 +31,6 @@ const LABEL_TRIES: u32 = 4;
 
 /// A round writes one of a page's slots, and the next round the other one.
 const SLOTS: u32 = 2;
-
-const LOST: &str = "wrong, and stays wrong when it is written again";
 
 /// What a table's page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,8 +57,14 @@ impl Array {
         for (member, _) in &wrong {
             self.state().scrub_found(run, *member, Wrong::Page);
         }
-        self.update_labels(|_| {}).await;
-        let still = self.wrong_labels().await;
+        let mut still = wrong.clone();
+        for _ in 0..WRITES_MAX {
+            if still.is_empty() {
+                break;
+            }
+            self.update_labels(|_| {}).await;
+            still = self.wrong_labels().await;
+        }
         self.settle_pages(run, &wrong, &still, LABEL_LEN as u64);
     }
 
@@ -108,30 +112,46 @@ impl Array {
     /// The newest checkpoint on every member that is in sync, and the list of snapshots that it names.
     pub(super) async fn scrub_checkpoints(&self, run: u64) {
         let _tables = self.lock_tables().await;
-        let wrong = self.wrong_lists().await;
+        self.scrub_lists(run).await;
+        let wrong = self.wrong_checkpoints().await;
         for (member, _) in &wrong {
             self.state().scrub_found(run, *member, Wrong::Page);
-            self.give_list(*member).await;
-        }
-        if !wrong.is_empty() {
-            let still = self.wrong_lists().await;
-            self.settle_pages(run, &wrong, &still, LIST_LEN.into());
-        }
-        let wrong = self.wrong_checkpoints().await;
-        if wrong.is_empty() {
-            return;
         }
         let (checkpoint, uuid) = {
             let state = self.state();
             (state.checkpoint, state.label.array_uuid)
         };
-        for (member, offset) in &wrong {
-            self.state().scrub_found(run, *member, Wrong::Page);
-            let data = Buf::copy_from(&checkpoint.encode(uuid)).into();
-            self.write_member_stable(*member, *offset, data).await;
+        let mut still = wrong.clone();
+        for _ in 0..WRITES_MAX {
+            if still.is_empty() {
+                break;
+            }
+            for (member, offset) in &still {
+                let data = Buf::copy_from(&checkpoint.encode(uuid)).into();
+                self.write_member_stable(*member, *offset, data).await;
+            }
+            still = self.wrong_checkpoints().await;
         }
-        let still = self.wrong_checkpoints().await;
         self.settle_pages(run, &wrong, &still, PAGE_LEN.into());
+    }
+
+    /// The list that the newest checkpoint names. The tables are locked.
+    async fn scrub_lists(&self, run: u64) {
+        let wrong = self.wrong_lists().await;
+        for (member, _) in &wrong {
+            self.state().scrub_found(run, *member, Wrong::Page);
+        }
+        let mut still = wrong.clone();
+        for _ in 0..WRITES_MAX {
+            if still.is_empty() {
+                break;
+            }
+            for (member, _) in &still {
+                self.give_list(*member).await;
+            }
+            still = self.wrong_lists().await;
+        }
+        self.settle_pages(run, &wrong, &still, LIST_LEN.into());
     }
 
     /// Members whose newest checkpoint is not the one that it should be. The tables are locked.
@@ -180,7 +200,11 @@ impl Array {
                 state.scrub_unrepaired(run, member, 1);
             }
         }
-        if is_past { state.tell_repaired(ranges) } else { state.tell_unrepaired(ranges, LOST) }
+        if is_past {
+            state.tell_repaired(ranges)
+        } else {
+            state.tell_unrepaired(ranges, STILL_WRONG)
+        }
     }
 
     /// Batches of the log that have fewer copies than they were written to, with who lacks one.
@@ -297,7 +321,7 @@ impl Array {
             left.add(member, state.page_offset(page, member), PAIR_LEN);
         }
         state.tell_repaired(repaired);
-        state.tell_unrepaired(left, LOST);
+        state.tell_unrepaired(left, STILL_WRONG);
     }
 
     /// Has the next round write a page.
@@ -391,7 +415,7 @@ impl Array {
             }
         }
         state.tell_repaired(repaired);
-        state.tell_unrepaired(left, LOST);
+        state.tell_unrepaired(left, STILL_WRONG);
     }
 }
 
