@@ -81,6 +81,14 @@ impl Ring {
         (self.blocks / 8).clamp(8, 64)
     }
 
+    /// Blocks that users' writes have room for in a log that holds nothing, wherever it begins: one batch may leave less
+    /// than its length unused before the ring's end.
+    #[must_use]
+    pub fn room_when_empty(self) -> u64 {
+        let unused = u64::from(self.batch_blocks_max()) - 1;
+        self.blocks.saturating_sub(unused + self.open_blocks())
+    }
+
     /// Number of blocks.
     #[must_use]
     pub const fn blocks(self) -> u64 {

@@ -9,10 +9,11 @@ use netraid_block::{ErrorKind, IoError, Op, SgList, narrow};
 
 use super::{
     RequestId, UserRequest,
+    log::BLOCKS_OF_DATA,
     state::{BLOCK, State},
     tasks::{Array, Change},
 };
-use crate::log::LOGGED_BLOCKS_MAX;
+use crate::log::{LOGGED_BLOCKS_MAX, Ring};
 
 /// Pieces of one request under way at a time; large discards have millions.
 const PIECES_AT_ONCE: usize = 64;
@@ -206,11 +207,10 @@ impl State {
         }
     }
 
-    /// Blocks of a piece that goes to the log: a small share of it.
+    /// Blocks of a piece that goes to the log.
     pub(super) fn piece_blocks(&self) -> u32 {
-        let share = self.layout.ring.blocks() / 32;
-        // Clamped first: the longest logs have more blocks.
-        narrow(share.clamp(1, LOGGED_BLOCKS_MAX.into()))
+        let layout = &self.layout;
+        piece_blocks(layout.ring, layout.blocks_to_bring_home(), self.kept_for_discards())
     }
 
     fn is_nowhere(&self, logical: u32) -> bool {
@@ -219,5 +219,43 @@ impl State {
         self.stripes.find(logical).is_none()
             && self.dirty.range(blocks).next().is_none()
             && !self.locks.is_locked(logical)
+    }
+}
+
+/// Blocks of a piece that goes to the log: a small share of it, and no more than an empty log has room for, with `home`
+/// for each, which brings it home, and what is `kept` for others. A piece that never has room would have rounds begin for
+/// ever.
+fn piece_blocks(ring: Ring, home: u64, kept: u64) -> u32 {
+    let room = ring.room_when_empty().saturating_sub(kept) / (BLOCKS_OF_DATA + home);
+    let most = (ring.blocks() / 32).min(room);
+    // Clamped first: the longest logs have more blocks.
+    narrow(most.clamp(1, LOGGED_BLOCKS_MAX.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{log::REMAP_SUMS_MAX, logged::space::kept_for_discards};
+
+    #[test]
+    fn a_piece_has_room_in_every_empty_log_whatever_brings_it_home() {
+        let most = 1 + u64::from(REMAP_SUMS_MAX) * 5 / u64::from(BLOCK);
+        let mut least = u32::MAX;
+        for home in 2..=most {
+            // Four of the largest records are the shortest log.
+            for blocks in (home * 4).max(32)..4096 {
+                let ring = Ring::new(blocks);
+                let kept = kept_for_discards(ring, home);
+                let piece = piece_blocks(ring, home, kept);
+                let needed = u64::from(piece) * (BLOCKS_OF_DATA + home) + kept;
+                let room = ring.room_when_empty();
+                assert!(needed <= room, "{blocks} blocks, {home} each: {needed} of {room}");
+                least = least.min(piece);
+            }
+        }
+        assert_eq!(least, 1);
+        // Where stripes are of usual size, it is the share.
+        let ring = Ring::new(4096);
+        assert_eq!(piece_blocks(ring, 2, kept_for_discards(ring, 2)), 128);
     }
 }

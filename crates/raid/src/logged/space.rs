@@ -21,11 +21,12 @@ use netraid_block::{ErrorKind, IoError, narrow};
 use super::{
     Event,
     carry::Stuck,
+    log::BLOCKS_OF_DATA,
     state::State,
     tasks::{Array, Change},
 };
 use crate::{
-    log::{Link, Position},
+    log::{Link, Position, Ring},
     member::MemberSet,
 };
 
@@ -127,11 +128,18 @@ impl Space {
     }
 }
 
+/// Blocks of a log that are left to discards, where `home` blocks bring a dirty one home: one block of a user's always has
+/// room beside them in an empty log.
+pub(super) fn kept_for_discards(ring: Ring, home: u64) -> u64 {
+    let blocks = ring.blocks();
+    let usual = (blocks / KEPT_FOR_DISCARDS).max(KEPT_FOR_DISCARDS_MIN.min(blocks / 4));
+    usual.min(ring.room_when_empty().saturating_sub(BLOCKS_OF_DATA + home))
+}
+
 impl State {
     /// Blocks of the log that are left to discards.
     pub(super) fn kept_for_discards(&self) -> u64 {
-        let blocks = self.layout.ring.blocks();
-        (blocks / KEPT_FOR_DISCARDS).max(KEPT_FOR_DISCARDS_MIN.min(blocks / 4))
+        kept_for_discards(self.layout.ring, self.layout.blocks_to_bring_home())
     }
 
     /// What is dirty of a stripe for which no space needs to be looked for: others found none.
