@@ -190,8 +190,10 @@ impl Array {
 
     async fn write_atomic(&self, write: &AtomicWrite) -> Result<(), IoError> {
         let stripes = self.state().stripes_of(write);
-        for (logical, blocks) in &stripes {
-            self.check_space(*logical, blocks.clone())?;
+        let per_stripe = u64::from(self.state().layout.stripe_blocks());
+        for block in write.ranges().flatten() {
+            let at: u32 = narrow(block % per_stripe);
+            self.check_space(narrow(block / per_stripe), at..at + 1)?;
         }
         let mut room = self.room(write.len(), 0).await?;
         let mut locks = Vec::with_capacity(stripes.len());
