@@ -79,7 +79,15 @@ impl Array {
 
     async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
         let (base, contested) = self.choose_members(found).await?;
-        let list = self.find_list(&base).await?;
+        let there: MemberSet = {
+            let state = self.state();
+            let is_there = |(member, found): &(MemberIndex, &Option<FoundMember>)| {
+                found.is_some() && !state.suspects.contains(*member)
+            };
+            let there = (0..).map(MemberIndex).zip(found).filter(is_there);
+            there.map(|(member, _)| member).collect()
+        };
+        let list = self.find_list(&base, there).await?;
         {
             let mut state = self.state();
             state.stripes.set_next_number(list.next_number());

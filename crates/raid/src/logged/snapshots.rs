@@ -15,6 +15,7 @@ use crate::{
     checkpoint::{Checkpoint, ListName},
     format::Format,
     member::{MemberIndex, MemberSet},
+    page::PageError,
     planted::{Planted, planted},
     regions::{LIST_LEN, LIST_OFFSETS},
     snapshots::SnapshotList,
@@ -55,13 +56,18 @@ impl Array {
     /// # Errors
     /// When none of them has the list, two contradict each other and it is not clear which one lies, or the list has what
     /// this version does not know.
-    pub(super) async fn find_list(&self, base: &Checkpoint) -> Result<FoundList, IoError> {
+    pub(super) async fn find_list(
+        &self,
+        base: &Checkpoint,
+        there: MemberSet,
+    ) -> Result<FoundList, IoError> {
         let members = self.state().in_sync();
         if planted(Planted::UnnamedListBelieved) {
             return Ok(self.newest_list(members).await);
         }
         let Some(name) = self.state().list_of(base) else { return Ok(FoundList::default()) };
-        let (Holders { list, image, .. }, others) = self.choose_list(name, base, members).await?;
+        let (Holders { list, image, .. }, others) =
+            self.choose_list(name, base, members, there.without(members)).await?;
         let why = "its list of snapshots contradicts that of the others";
         others.iter().for_each(|liar| self.state().leave_out(liar, why));
         if list.is_in_use() {
@@ -93,7 +99,7 @@ impl Array {
         let Some(name) = name.filter(|name| Some(*name) != known) else {
             return Ok(self.state().stripes.next_number());
         };
-        let (chosen, _) = self.choose_list(name, base, members).await?;
+        let (chosen, _) = self.choose_list(name, base, members, MemberSet::EMPTY).await?;
         Ok(chosen.list.next_number)
     }
 
@@ -136,15 +142,21 @@ impl Array {
     }
 
     /// The list with that name that most members have, and those that have another one: fewer, and the array can do
-    /// without them.
+    /// without them. Where none of `members` has it, `elsewhere` is looked at: members that are there and not in sync were
+    /// given the list, too, and its name tells it from every other one.
     async fn choose_list(
         &self,
         name: ListName,
         base: &Checkpoint,
         members: MemberSet,
+        elsewhere: MemberSet,
     ) -> Result<(Holders, MemberSet), IoError> {
         let mut groups: Vec<Holders> = Vec::new();
-        for (member, found) in self.read_lists(name, members).await {
+        let mut found = self.read_lists(name, members).await;
+        if found.iter().all(|(_, found)| found.is_none()) {
+            found = self.read_lists(name, elsewhere).await;
+        }
+        for (member, found) in found {
             let Some((list, image)) = found else { continue };
             match groups.iter_mut().find(|group| group.image[..] == image[..]) {
                 Some(group) => group.members.insert(member),
@@ -158,6 +170,7 @@ impl Array {
         groups.sort_by_key(|group| core::cmp::Reverse(group.members.len()));
         let mut groups = groups.into_iter();
         let Some(most) = groups.next() else {
+            self.check_version(name, members).await?;
             let text = alloc::format!(
                 "the list of snapshots {} that the checkpoint {} names is on no member that is there; bring the \
                  members that are away",
@@ -201,8 +214,29 @@ impl Array {
         join_all(reads).await
     }
 
+    /// Reads from a member, which need not take part.
     async fn read_list_slot(&self, member: MemberIndex, slot: usize) -> Option<SgList> {
-        self.read_member(member, LIST_OFFSETS[slot], LIST_LEN, false).await.ok()
+        if self.state().in_sync().contains(member) {
+            return self.read_member(member, LIST_OFFSETS[slot], LIST_LEN, false).await.ok();
+        }
+        let ticket = self.ticket();
+        self.state().push_foreign_read(ticket.id(), member, LIST_OFFSETS[slot], LIST_LEN);
+        ticket.answer().await.ok()
+    }
+
+    /// # Errors
+    /// Where the list would be, a member has one of another version.
+    async fn check_version(&self, name: ListName, members: MemberSet) -> Result<(), IoError> {
+        let uuid = self.state().label.array_uuid;
+        for member in members.iter() {
+            let Some(data) = self.read_list_slot(member, name.slot()).await else { continue };
+            let found = SnapshotList::decode(&data.to_contiguous(), uuid, name.slot());
+            if let Err(error @ PageError::Version { .. }) = found {
+                let text = alloc::format!("array '{}': {error}", self.state().label.name);
+                return Err(IoError::with_detail(ErrorKind::Unsupported, text));
+            }
+        }
+        Ok(())
     }
 
     /// The list with the largest counter, whether it is named or not, for an error that is planted.

@@ -268,6 +268,9 @@ impl Array {
             Ok(found) => return Ok(found),
             Err(error) => error,
         };
+        if error.kind() == ErrorKind::Unsupported {
+            return Err(error);
+        }
         for size in 1..=LIARS_MAX {
             let mut without: Option<(MemberSet, FoundStripes)> = None;
             // Not in the loop's head: the state would be held while members are waited for.
@@ -303,7 +306,6 @@ impl Array {
         let region = table.region_len(pages);
         let mut images = StripeImages { round: base.round, ..StripeImages::default() };
         let mut unreadable = BTreeSet::new();
-        let mut later = MemberSet::EMPTY;
         let mut from = 0;
         while from < region {
             let len = LOAD_LEN.min(region - from);
@@ -321,12 +323,19 @@ impl Array {
                 for (place, bytes) in bytes {
                     let page = match StripePage::decode(&bytes, format, uuid, place) {
                         Ok(page) => page,
-                        Err(error) => {
-                            if matches!(error, PageError::Later { .. }) {
-                                later.insert(member);
+                        Err(PageError::Later { .. }) => {
+                            if let Some((page, key)) =
+                                StripePage::later(&bytes, format, uuid, place)
+                            {
+                                images.add_later(page, key, member);
                             }
                             continue;
                         }
+                        Err(
+                            PageError::Absent(_)
+                            | PageError::Version { .. }
+                            | PageError::Field { .. },
+                        ) => continue,
                     };
                     if page.index < pages {
                         images.add(page, member, next_number);
@@ -335,6 +344,7 @@ impl Array {
             }
             from += len;
         }
+        let later = images.with_later();
         // One that says so alone lies, where the others do without it.
         if later.len() > LIARS_MAX {
             let text = "stripes are shared with snapshots, or have another width, which this program does not know; use a \
@@ -424,6 +434,9 @@ struct StripeImages {
     uncounted: BTreeMap<u64, (StripePage, MemberSet)>,
     /// Pages of which there is an image that cannot be: they are written again.
     forged: BTreeSet<u64>,
+    /// By index: the newest image that only a later version knows, of a round that is over, and the members that have
+    /// one.
+    later: BTreeMap<u64, (ImageKey, MemberSet)>,
     /// A page of which two members have different images under one number.
     contradicted: Option<(u64, MemberSet)>,
 }
@@ -455,6 +468,27 @@ impl StripeImages {
                 images.insert(page.index, (page, own));
             }
         }
+    }
+
+    /// Takes in that a member has an image that only a later version knows. What a round wrote that was cut short is in
+    /// the log, too.
+    fn add_later(&mut self, page: u64, key: ImageKey, member: MemberIndex) {
+        if key.round > self.round {
+            return;
+        }
+        let (newest, members) = self.later.entry(page).or_default();
+        *newest = key.max(*newest);
+        members.insert(member);
+    }
+
+    /// Members with images that only a later version knows, of pages of which no newer one is known: one that was
+    /// written over says nothing.
+    fn with_later(&self) -> MemberSet {
+        let is_newest = |page: &u64, key: &ImageKey| {
+            self.counted.get(page).is_none_or(|(known, _)| known.key() < *key)
+        };
+        let newest = self.later.iter().filter(|(page, (key, _))| is_newest(page, key));
+        newest.flat_map(|(_, (_, members))| members.iter()).collect()
     }
 
     /// The image of each page that counts. What a round wrote that was cut short is in the log, too: so the image

@@ -151,6 +151,17 @@ impl StripePage {
         Ok(Self { index, counter, round, uncounted, entries })
     }
 
+    /// Which image stands at `place`, and of which page, where [`Self::decode`] says that a later version has written it.
+    pub(crate) fn later(
+        bytes: &[u8],
+        format: Format,
+        array_uuid: Uuid,
+        place: u64,
+    ) -> Option<(u64, ImageKey)> {
+        let (about, _) = kind(format).decode(bytes, array_uuid, place).ok()?;
+        Some((about.index, ImageKey { counter: about.counter, round: about.round }))
+    }
+
     /// Which of the page's images this is.
     pub(crate) const fn key(&self) -> ImageKey {
         ImageKey { counter: self.counter, round: self.round }

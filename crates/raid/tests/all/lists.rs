@@ -93,7 +93,11 @@ fn name_it(disk: &mut [u8], name: ListName) {
 
 /// An array that a later version took snapshots of, and deleted them: the next one has this number.
 fn with_list(next_number: u32) -> World {
-    let mut world = World::empty(Level::Raid5, 4);
+    with_list_of(Level::Raid5, 4, next_number)
+}
+
+fn with_list_of(level: Level, members: usize, next_number: u32) -> World {
+    let mut world = World::empty(level, members);
     let list = list(3, next_number);
     for disk in &mut world.disks {
         let name = put(disk, &list);
@@ -231,6 +235,101 @@ fn an_array_whose_list_is_nowhere_or_has_snapshots_is_not_opened_and_says_what_t
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(text.contains("has 1 snapshots") && text.contains("use a later version"), "{text}");
     assert!(before == world.disks, "it is left as it is");
+}
+
+#[test]
+fn the_list_is_taken_from_a_member_that_is_behind_where_no_member_in_sync_can_give_it() {
+    let mut world = with_list_of(Level::Raid1, 2, 9);
+    world.away.insert(1);
+    world.reopen();
+    world.write(0, 3, 5);
+    world.idle();
+    let at = list(3, 9).offset() as usize;
+    world.disks[0][at + 70] ^= 1;
+    world.away.clear();
+    world.reopen();
+    assert!((0..2).all(|member| has_list(&world, member, &list(3, 9))));
+    world.read_all();
+    // A list of another name says nothing, wherever it stands.
+    world.away.insert(1);
+    world.reopen();
+    world.write(0, 3, 6);
+    world.idle();
+    world.disks[0][at + 70] ^= 1;
+    put(&mut world.disks[1], &list(3, 10));
+    world.away.clear();
+    let machine = open(&world.disks, &world.away);
+    let (kind, text) = failure(machine, &mut world);
+    assert_eq!(kind, ErrorKind::Redundancy, "{text}");
+}
+
+#[test]
+fn a_list_of_another_version_asks_for_that_version() {
+    let mut world = with_list(9);
+    world.write(0, 1, 5);
+    let image = forge(&list(3, 9), |bytes| bytes[8] = 2);
+    let at = list(3, 9).offset() as usize;
+    for disk in &mut world.disks {
+        disk[at..at + image.len()].copy_from_slice(&image);
+    }
+    let machine = open(&world.disks, &world.away);
+    let (kind, text) = failure(machine, &mut world);
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("has version 2") && text.contains("use a version"), "{text}");
+}
+
+/// Makes what members have of the first page of the stripe table an image of a later version: the newest image, or the
+/// one before it.
+fn make_later(world: &mut World, is_newest: bool) {
+    let table = world.regions.stripe_pages(&world.geometry);
+    let holders: Vec<MemberIndex> = table.holders(0).iter().collect();
+    for holder in holders {
+        let disk = &mut world.disks[holder.as_usize()];
+        let image = |place: u64| disk[place as usize..place as usize + LEN].to_vec();
+        let images = (0..2).map(|slot| table.slot_offset(0, holder, slot));
+        let found = images.filter_map(|place| {
+            let page = StripePage::decode(&image(place), Format::Two, UUID, place).ok()?;
+            Some((page.counter, place))
+        });
+        let (counter, place) = found.max().unwrap();
+        let mut bytes = image(place);
+        let mapped = (0..250).find(|entry| bytes[64 + entry * 16..68 + entry * 16] != [0; 4]);
+        // Left by snapshot 1: the low bit of the second 28 bits.
+        bytes[64 + mapped.unwrap() * 16 + 8 + 3] |= 0x10;
+        let counter = if is_newest { counter } else { counter - 1 };
+        bytes[40..48].copy_from_slice(&counter.to_le_bytes());
+        let place = table.slot_offset(0, holder, counter);
+        let crc = crc_of(&bytes, place);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        disk[place as usize..place as usize + LEN].copy_from_slice(&bytes);
+    }
+}
+
+#[test]
+fn images_of_a_later_version_that_were_written_over_keep_nobody_out() {
+    for (level, members) in [(Level::Raid6, 5), (Level::Raid5, 4), (Level::Raid1, 3)] {
+        let mut world = with_list_of(level, members, 9);
+        world.write(0, 3, 5);
+        world.idle();
+        make_later(&mut world, false);
+        world.reopen();
+        let in_sync =
+            |one: usize| world.machine.member_state(MemberIndex(one as u8)) == MemberState::InSync;
+        assert!((0..members).all(in_sync), "{level:?}: {:?}", world.events);
+        world.read_all();
+    }
+}
+
+#[test]
+fn stripes_of_a_later_version_on_all_holders_of_a_page_ask_for_that_version() {
+    let mut world = with_list_of(Level::Raid6, 5, 9);
+    world.write(0, 3, 5);
+    world.idle();
+    make_later(&mut world, true);
+    let machine = open(&world.disks, &world.away);
+    let (kind, text) = failure(machine, &mut world);
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("use a later version"), "{text}");
 }
 
 /// Something where this version writes zeros is not written over, and is no reason to go on as if it were not there.
