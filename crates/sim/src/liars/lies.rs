@@ -16,7 +16,7 @@ use netraid_raid::{
 
 use super::{
     array::{BLOCK, SECTOR, index, label, read},
-    log,
+    lists, log,
 };
 use crate::{dice::Dice, disk::Disk};
 
@@ -62,13 +62,21 @@ pub enum Lie {
     LogHomeless,
     /// The last batch of the log with other contents, and a head of the same checksum.
     LogTwin,
+    /// The list of snapshots that counts, with other contents and a head of the same checksum.
+    ListTwin,
+    /// The newest checkpoint, naming another list.
+    ListName,
+    /// The next checkpoint, as if it had been under way, naming another list.
+    ListNext,
+    /// A later list, which no checkpoint names.
+    ListUnnamed,
     /// All of an older image, with a label that is ahead of everybody's.
     OlderImage,
 }
 
 impl Lie {
     /// All that are told of what a member has now.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 23] = [
         Self::Age,
         Self::OthersFaulty,
         Self::SomeFaulty,
@@ -88,6 +96,10 @@ impl Lie {
         Self::LogStable,
         Self::LogHomeless,
         Self::LogTwin,
+        Self::ListTwin,
+        Self::ListName,
+        Self::ListNext,
+        Self::ListUnnamed,
     ];
 
     /// Whether it cannot be told from something that was cut short, and does no harm.
@@ -103,6 +115,8 @@ impl Lie {
                 | Self::StripesNext
                 | Self::StripesUnwritten
                 | Self::LogHomeless
+                | Self::ListNext
+                | Self::ListUnnamed
         )
     }
 
@@ -149,6 +163,10 @@ impl Lie {
             Self::LogStable => log::forge_stable(disks, liar, &truth),
             Self::LogHomeless => log::forge_homeless(disks, liar, &truth, dice),
             Self::LogTwin => log::forge_twin(disks, liar, &truth),
+            Self::ListTwin => lists::forge_twin(&mut disks[liar], &truth, dice),
+            Self::ListName => lists::forge_name(&mut disks[liar], &truth, dice),
+            Self::ListNext => lists::forge_next(&mut disks[liar], &truth, dice),
+            Self::ListUnnamed => lists::forge_unnamed(&mut disks[liar], &truth, dice),
             Self::OlderImage => false,
         }
     }
@@ -295,7 +313,7 @@ impl Lie {
 }
 
 /// The format of an array with a log, which all that are lied about have.
-fn format_of(label: &Label) -> Format {
+pub(super) fn format_of(label: &Label) -> Format {
     label.log.as_ref().map_or(Format::One, |log| log.format)
 }
 

@@ -9,6 +9,7 @@ use netraid_raid::{
 
 use super::{
     array::{BLOCK, read},
+    forge::with_checksum,
     lies::{newest_checkpoint, write},
 };
 use crate::{dice::Dice, disk::Disk};
@@ -165,37 +166,11 @@ pub(super) fn forge_twin(disks: &mut [Disk], liar: usize, label: &Label) -> bool
     if place.ring.place(lie.previous.end, lie.blocks()) != lie.position {
         return false;
     }
-    let Some(head) = with_checksum(&lie, crc, &place.key) else { return false };
+    let (head, _) = lie.encode(&place.key);
+    let checksum = |head: &[u8]| checksum_of(head, &place.key);
+    let Some(head) = with_checksum(head, (CRC_AT, SPARE_AT), crc, checksum) else { return false };
     write(&mut disks[liar], place.offset(lie.position), &head);
     true
-}
-
-/// The head of a batch with the checksum `wanted`: a checksum is linear in the bits that stand for nothing.
-fn with_checksum(batch: &Batch, wanted: u32, key: &LogKey) -> Option<Vec<u8>> {
-    let (mut head, own) = batch.encode(key);
-    let change = |bit: u32| -> u32 {
-        let mut head = head.clone();
-        head[SPARE_AT..SPARE_AT + 4].copy_from_slice(&(1_u32 << bit).to_le_bytes());
-        checksum_of(&head, key) ^ own
-    };
-    // Rows of a system of 32 equations: what a set of bits changes, and the bits.
-    let mut rows: Vec<(u32, u32)> = (0..32).map(|bit| (change(bit), 1 << bit)).collect();
-    let mut left = wanted ^ own;
-    let mut spare = 0_u32;
-    for bit in 0..32 {
-        let at = rows.iter().position(|(changes, _)| changes >> bit & 1 == 1)?;
-        let (changes, bits) = rows.swap_remove(at);
-        for row in rows.iter_mut().filter(|(other, _)| other >> bit & 1 == 1) {
-            *row = (row.0 ^ changes, row.1 ^ bits);
-        }
-        if left >> bit & 1 == 1 {
-            (left, spare) = (left ^ changes, spare ^ bits);
-        }
-    }
-    head[SPARE_AT..SPARE_AT + 4].copy_from_slice(&spare.to_le_bytes());
-    let crc_at = CRC_AT..CRC_AT + 4;
-    head[crc_at].copy_from_slice(&wanted.to_le_bytes());
-    Some(head)
 }
 
 /// A head's checksum, as `docs/formats/array.md` has it.

@@ -9,7 +9,9 @@
 //! [`crate::array`].
 
 mod array;
+mod forge;
 mod lies;
+mod lists;
 mod log;
 mod world;
 

@@ -72,7 +72,7 @@ impl World {
         let is_older = seed.dice("older images").one_in(4);
         // Of two mirrors none can tell.
         let members = if is_older { members.max(3) } else { members };
-        let format = Tables::of(seed).format;
+        let tables = Tables::of(seed);
         let shape = LoggedShape {
             level,
             members,
@@ -82,13 +82,14 @@ impl World {
             // More than one page of the stripe table, of which some are never written.
             physical_stripes: if seed.dice("pages").one_in(4) { 1200 } else { 11 },
             log_blocks: 64 + 16 * dice.below(4),
-            format,
+            format: tables.format,
         };
         #[allow(clippy::panic, reason = "a shape that this file has made up")]
         let layout = shape.layout().unwrap_or_else(|error| panic!("{shape:?}: {error}"));
         let (regions, geometry) = layout;
         let uuids: Vec<[u8; 16]> = (1..=255).take(members).map(|at| [at; 16]).collect();
-        let images = format::format(format, layout, "liars", [0xa1; 16], &uuids, seed.0);
+        let mut images = format::format(tables.format, layout, "liars", [0xa1; 16], &uuids, seed.0);
+        tables.put_into(seed, [0xa1; 16], &mut images);
         let mut disks = Vec::new();
         for member in images {
             let blocks = regions.data.end().div_ceil(SECTOR);
@@ -293,7 +294,11 @@ impl World {
         let are_two = self.level == Level::Raid1 && self.disks.len() == 2;
         let is_known = matches!(
             lie,
-            Lie::CheckpointAhead | Lie::CheckpointNext | Lie::SomeFaulty | Lie::Begun
+            Lie::CheckpointAhead
+                | Lie::CheckpointNext
+                | Lie::SomeFaulty
+                | Lie::Begun
+                | Lie::ListNext
         );
         are_two && is_known
     }
