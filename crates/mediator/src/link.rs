@@ -61,6 +61,13 @@ struct Item {
     asked: Instant,
 }
 
+impl Item {
+    /// Whether somebody waits for it, and not for too long.
+    fn is_awaited(&self) -> bool {
+        !self.answer.is_closed() && self.asked.elapsed() < WAIT_MAX
+    }
+}
+
 /// What the task and others share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -158,7 +165,7 @@ async fn run(mut items: mpsc::Receiver<Item>, shared: Arc<Shared>) {
 /// Sends one document, and hands out its answers.
 async fn send(mut items: Vec<Item>, shared: Arc<Shared>) {
     // What nobody waits for any more, or has waited too long, is answered by being dropped.
-    items.retain(|item| !item.answer.is_closed() && item.asked.elapsed() < WAIT_MAX);
+    items.retain(Item::is_awaited);
     if items.is_empty() {
         return;
     }
@@ -174,6 +181,10 @@ async fn send(mut items: Vec<Item>, shared: Arc<Shared>) {
     tracing::warn!("an agent refuses {} operations at once: {problem}", items.len());
     let mut items = items.into_iter();
     for item in items.by_ref() {
+        // Also those before it take their time.
+        if !item.is_awaited() {
+            continue;
+        }
         match exchange(vec![item], &shared).await {
             Exchanged::Answered => {}
             Exchanged::Refused(item, problem) => refuse_all(item, &problem),
@@ -303,6 +314,41 @@ mod tests {
         assert!(is_invalid(&answers[1]), "{answers:?}");
         assert!(matches!(answers[2], Ok(Done::Done)), "{answers:?}");
         assert_eq!(count.load(Ordering::Relaxed), 4, "all of them, then each once");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_not_sent_by_itself() {
+        let (client, count) = agent("end_plan");
+        let gate = Arc::new(Gate::default());
+        let (router, arrived) = (Router::new(), Arc::clone(&gate));
+        // All of it is refused, when the test says so.
+        let refuse = move || {
+            let gate = Arc::clone(&arrived);
+            async move {
+                gate.arrived.notify_one();
+                gate.goes.notified().await;
+                Err::<(), _>(Problem::invalid("the field 'only_if' is not known to this agent"))
+            }
+        };
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let slow = Client::new(&server.url(), &Bearer::draw(), None, WAIT_MAX).unwrap();
+        let router = router.route("/v1/operations", post(refuse));
+        tokio::spawn(server.serve(router, |_: &_| true, std::future::pending()));
+        let link = Link::new(Some(slow));
+        let [first, second, last] =
+            [release(1), release(2), release(3)].map(|operation| link.ask(operation));
+        gate.arrived.notified().await;
+        drop((first, second));
+        link.set_client(client);
+        gate.goes.notify_one();
+        assert!(matches!(last.await, Ok(Done::Done)));
+        assert_eq!(count.load(Ordering::Relaxed), 1, "the last one alone");
+    }
+
+    #[derive(Default)]
+    struct Gate {
+        arrived: tokio::sync::Notify,
+        goes: tokio::sync::Notify,
     }
 
     #[tokio::test]
