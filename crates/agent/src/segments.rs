@@ -368,15 +368,17 @@ impl Segments {
     }
 
     /// A label as it stands in the table of a disk. Where it is too long for that, its path is cut. One of a later
-    /// program may be too long still: then what is not known is left out, and then the path; the store has all of it.
+    /// program may be too long still: then the path is left out, which only describes, and what is not known where that
+    /// is not enough; the store has all of it.
     fn row_text(&self, key: Key, len_bytes: u64, label: &Label) -> io::Result<Vec<u8>> {
         let (agent, (mediator, segment)) = (self.agent, key);
         let path = label.path.chars().take(CUT_PATH_CHARS).collect();
         let cut = Label { path, ..label.clone() };
+        let pathless = Label { path: String::new(), ..label.clone() };
         let known = Label { more: BTreeMap::new(), ..cut.clone() };
         let rest = Label { path: String::new(), ..known.clone() };
         let mut len = 0;
-        for label in [label, &cut, &known, &rest] {
+        for label in [label, &cut, &pathless, &known, &rest] {
             let file = LabelFile { version: 1, agent, mediator, segment, len_bytes, label };
             let text = serde_json::to_vec(&file)?;
             if text.len() <= Disk::label_len_max() {

@@ -205,8 +205,9 @@ impl Label {
     }
 
     /// This label in the place of another one of the same segment, with what it says nothing of: who does not know of
-    /// a key or of a share does not take it away. A path in clear takes the place of a sealed one. What is not known
-    /// may belong to the key or to the sealed path, and does not stay beside another one. Limits are of what comes
+    /// a key or of a share does not take it away. A path in clear takes the place of a sealed one. A sealed path may be
+    /// sealed by the old key, and does not stay beside another one; what is not known may belong to the key or to the
+    /// sealed path, and does not either. Limits are of what comes
     /// in: what this label and the old one say together, and would be too long together, is what this one says.
     #[must_use]
     pub fn keeping(mut self, before: &Self) -> Self {
@@ -214,14 +215,13 @@ impl Label {
             return self;
         }
         let brings = |new: &Option<Opaque>, old| new.is_some() && new != old;
-        let has_other_secret = brings(&self.wrapped_key, &before.wrapped_key)
-            || brings(&self.sealed_path, &before.sealed_path);
-        if !has_other_secret {
+        let has_other_key = brings(&self.wrapped_key, &before.wrapped_key);
+        if !has_other_key && !brings(&self.sealed_path, &before.sealed_path) {
             self.keep_more(&before.more);
         }
         self.share = self.share.or(before.share);
         self.wrapped_key = self.wrapped_key.or_else(|| before.wrapped_key.clone());
-        if self.path.is_empty() {
+        if self.path.is_empty() && !has_other_key {
             self.sealed_path = self.sealed_path.or_else(|| before.sealed_path.clone());
         }
         self
@@ -317,6 +317,21 @@ mod tests {
         assert_eq!(new.clone().keeping(&sealed()), new);
         let other = Label { volume: VolumeId([9; 16]), ..before() };
         assert_eq!(other.clone().keeping(&sealed()), other);
+    }
+
+    #[test]
+    fn a_sealed_path_does_not_stay_beside_another_key_which_may_not_open_it() {
+        let other_key = Label {
+            path: String::new(),
+            sealed_path: None,
+            wrapped_key: Some(Opaque(vec![9; 40])),
+            ..sealed()
+        };
+        assert_eq!(other_key.clone().keeping(&sealed()), other_key);
+        let same_key = Label { wrapped_key: sealed().wrapped_key, ..other_key };
+        assert_eq!(same_key.keeping(&sealed()), sealed());
+        let none = Label { path: String::new(), ..before() };
+        assert_eq!(none.keeping(&sealed()), sealed());
     }
 
     fn with_more(label: Label, name: &str, value: &str) -> Label {

@@ -344,6 +344,23 @@ async fn a_label_beyond_the_limits_of_this_program_does_not_keep_an_agent_of_a_d
     assert!(told.contains("3968 at most"), "{told}");
 }
 
+#[tokio::test]
+async fn a_label_that_is_too_long_for_a_disks_table_loses_its_path_before_what_is_not_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let start = || Running::start(on_disk(directory.path(), &mediator));
+    let agent = start();
+    // Of a cut path 200 characters are left, of four bytes each.
+    let path = "\u{10348}".repeat(300);
+    let label = Label { path, sealed_path: None, more: BTreeMap::new(), ..longest() };
+    make(&mediator.at(&agent.ready), label).await;
+    drop(agent);
+    change_row(directory.path(), "json_set(row, '$.label.later', ?1)", &"x".repeat(2400));
+    let agent = start();
+    assert_eq!(kept(&mediator.at(&agent.ready)).await.more["later"], json!("x".repeat(2400)));
+    assert!(begins(&directory.path().join("disk")).contains("xxxx"));
+}
+
 async fn spares_a_segment_whose_row_is_set_aside(
     directory: &std::path::Path,
     config: impl Fn(&Mediator) -> AgentConfig,
