@@ -242,6 +242,7 @@ impl Agent {
             segments_aside,
             revoked,
             memberships,
+            memberships_aside,
             calibration,
             disk,
         } = records::load(&store).await?;
@@ -354,6 +355,7 @@ impl Agent {
             keeper: keeper.clone(),
             status: status.clone(),
             audit: audit.clone(),
+            aside: memberships_aside,
         };
         let members = Members::start(of, memberships);
         let operations =

@@ -30,7 +30,7 @@ use crate::{
     api::{MemberStatus, StatusSource},
     audit::Audit,
     keeper::Keeper,
-    records::{Membership, put_membership},
+    records::{Membership, MembershipAside, put_membership},
     view::{Caller, View},
 };
 
@@ -55,7 +55,9 @@ struct Inner {
     status: StatusSource,
     audit: Audit,
     members: Mutex<BTreeMap<MediatorId, Member>>,
-    /// Mediators for which the agent works no longer, and of which it has segments.
+    /// Mediators whose rows in the store are set aside, until the agent starts again.
+    aside: Vec<MembershipAside>,
+    /// Mediators for which the agent works no longer, and of which it has segments; and those whose keys are too many.
     former: Mutex<BTreeMap<MediatorId, Membership>>,
 }
 
@@ -97,6 +99,9 @@ pub enum JoinError {
         /// Where the agent knows that mediator.
         known: String,
     },
+    /// What the store has of it was written by a later program.
+    #[error("joining: {0}")]
+    Aside(String),
     /// It is not kept.
     #[error("joining: {0}")]
     Store(#[from] StoreError),
@@ -114,6 +119,8 @@ pub(crate) struct Of {
     pub(crate) keeper: Keeper,
     pub(crate) status: StatusSource,
     pub(crate) audit: Audit,
+    /// Mediators whose rows are set aside.
+    pub(crate) aside: Vec<MembershipAside>,
 }
 
 impl Members {
@@ -121,7 +128,7 @@ impl Members {
     ///
     /// One that cannot be used is named, and lets nobody in until the mediator was heard.
     pub(crate) fn start(of: Of, stored: Vec<(MediatorId, Membership)>) -> Self {
-        let Of { agent, authority, store, view, keeper, status, audit } = of;
+        let Of { agent, authority, store, view, keeper, status, audit, aside } = of;
         let (members, former) = (Mutex::default(), Mutex::default());
         let this = Self(Arc::new(Inner {
             agent,
@@ -132,6 +139,7 @@ impl Members {
             status,
             audit,
             members,
+            aside,
             former,
         }));
         for (mediator, membership) in stored {
@@ -139,7 +147,9 @@ impl Members {
                 this.former().insert(mediator, membership);
                 continue;
             }
-            if let Err(error) = this.take(mediator, membership) {
+            if let Err(error) = this.take(mediator, membership.clone()) {
+                // Nobody else joins as that mediator.
+                this.former().insert(mediator, membership);
                 tracing::error!(
                     "mediator {mediator} is set aside, and nobody is let in for it: {error}"
                 );
@@ -159,6 +169,9 @@ impl Members {
 
     /// Asks a mediator to be used.
     pub(crate) async fn join(&self, access: &AccessFile) -> Result<MediatorId, JoinError> {
+        // Asked, the mediator would take back the token that the row has.
+        let is_its = |aside: &MembershipAside| aside.url.as_ref() == Some(&access.mediator);
+        self.check_aside(is_its).map_err(JoinError::Aside)?;
         let (mut mediator, mut membership) = self.ask_to_join(access).await?;
         let is_new = self.check(mediator, &membership);
         let vouched = self.known(mediator).and_then(|known| membership.vouched_by(&known));
@@ -206,8 +219,26 @@ impl Members {
         self.membership(mediator).or_else(|| self.former().get(&mediator).cloned())
     }
 
+    /// Refuses a mediator whose row in the store is set aside: the row would be lost, and with it whom the agent knows
+    /// by that id.
+    fn check_aside(&self, is_its: impl Fn(&MembershipAside) -> bool) -> Result<(), String> {
+        let Some(aside) = self.0.aside.iter().find(|aside| is_its(aside)) else { return Ok(()) };
+        Err(format!(
+            "mediator {}: the row of it in the agent's store (table memberships) is set aside, as this agent (netraid \
+             {}) cannot read it, and nobody joins as that mediator: start the program that wrote the row or a later \
+             one, or mend the row, and start the agent again",
+            aside.mediator,
+            env!("CARGO_PKG_VERSION")
+        ))
+    }
+
     /// Refuses a mediator that is not the one which the agent knows by that id, and one too many.
     fn check(&self, mediator: MediatorId, new: &Membership) -> Result<(), JoinError> {
+        if let Err(why) = self.check_aside(|aside| aside.mediator == mediator) {
+            let fields = json!({ "mediator": mediator, "url": new.url });
+            self.0.audit.tell("join_refused", fields);
+            return Err(JoinError::Aside(why));
+        }
         if let Some(known) = self.known(mediator)
             && !known.bond().is_same(&new.bond())
         {
@@ -243,6 +274,8 @@ impl Members {
 
     /// Ends a membership.
     pub(crate) async fn leave(&self, mediator: MediatorId, force: bool) -> Result<(), Problem> {
+        self.check_aside(|aside| aside.mediator == mediator)
+            .map_err(|why| Problem::new(Code::Conflict, why))?;
         if !self.members().contains_key(&mediator) {
             return Err(Problem::absent(format!("the agent does not work for {mediator}")));
         }

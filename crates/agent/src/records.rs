@@ -130,6 +130,29 @@ impl Membership {
     }
 }
 
+/// A membership whose row a later program wrote, and which is set aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MembershipAside {
+    pub(crate) mediator: MediatorId,
+    /// Where the mediator is, if the row says so as this program would.
+    pub(crate) url: Option<String>,
+}
+
+/// Of a membership, what tells whose it is.
+#[derive(Deserialize)]
+struct Whose {
+    url: Option<String>,
+}
+
+impl MembershipAside {
+    /// None of a row that no program has written so: nothing of it is lost when it is written anew.
+    fn of(mediator: MediatorId, text: &str) -> Option<Self> {
+        serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).ok()?;
+        let whose: Option<Whose> = serde_json::from_str(text).ok();
+        Some(Self { mediator, url: whose.and_then(|whose| whose.url) })
+    }
+}
+
 /// All that a store holds.
 pub(crate) struct Records {
     pub(crate) agent: AgentId,
@@ -139,6 +162,8 @@ pub(crate) struct Records {
     pub(crate) segments_aside: HashSet<Key>,
     pub(crate) revoked: Vec<(PlanKey, Moment)>,
     pub(crate) memberships: Vec<(MediatorId, Membership)>,
+    /// Mediators whose rows are set aside: nobody else joins as one of them, and nothing is written over these rows.
+    pub(crate) memberships_aside: Vec<MembershipAside>,
     pub(crate) calibration: Option<Calibration>,
     /// The disk of its segments.
     pub(crate) disk: Option<DiskId>,
@@ -191,14 +216,7 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
                     None => drop(segments_aside.insert(key)),
                 }
             }
-            let memberships = rows(
-                connection,
-                "SELECT mediator, mediator, membership FROM memberships",
-                |row| {
-                    let text = Zeroizing::new(row.get::<_, String>(2)?);
-                    Ok((MediatorId(row.get(0)?), json(&text)?))
-                },
-            )?;
+            let (memberships, memberships_aside) = memberships(connection)?;
             let revoked = rows(connection, "SELECT mediator, plan, until FROM revoked", |row| {
                 // Clamped: where no moment stands, what was taken back stays so.
                 let until = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(u64::MAX);
@@ -211,11 +229,41 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
                 segments_aside,
                 revoked,
                 memberships,
+                memberships_aside,
                 calibration,
                 disk,
             })
         })
         .await
+}
+
+type Memberships = (Vec<(MediatorId, Membership)>, Vec<MembershipAside>);
+
+fn memberships(connection: &Connection) -> rusqlite::Result<Memberships> {
+    let sql = "SELECT mediator, mediator, membership FROM memberships";
+    let found = rows(connection, sql, |row| {
+        let text = Zeroizing::new(row.get::<_, String>(2)?);
+        let mediator = MediatorId(row.get(0)?);
+        match json(&text) {
+            Ok(membership) => Ok(Ok((mediator, membership))),
+            Err(error) => match MembershipAside::of(mediator, &text) {
+                Some(aside) => {
+                    let name = mediator.to_string();
+                    tell_aside("memberships", (&name, &name), &error);
+                    Ok(Err(aside))
+                }
+                None => Err(error),
+            },
+        }
+    })?;
+    let (mut usable, mut aside) = (Vec::new(), Vec::new());
+    for membership in found {
+        match membership {
+            Ok(membership) => usable.push(membership),
+            Err(membership) => aside.push(membership),
+        }
+    }
+    Ok((usable, aside))
 }
 
 /// All rows of a table that can be read; `sql` selects a mediator and an id first, to name the others.

@@ -78,3 +78,26 @@ async fn a_segment_with_a_field_that_is_not_known_is_set_aside_and_one_whose_lab
     assert_eq!((records.segments.len(), records.segments_aside.len()), (all - 1, 1));
     assert!(records.segments.iter().all(|(key, _)| !records.segments_aside.contains(key)));
 }
+
+#[tokio::test]
+async fn a_membership_of_a_later_program_is_set_aside_and_known_by_its_id_and_url() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, path, _) = opened(directory.path());
+    let [(mediator, known), ..] = &load(&store).await.unwrap().memberships[..] else {
+        panic!("no membership")
+    };
+    let later = Connection::open(&path).unwrap();
+    let set = |value: &str| {
+        let sql = format!("UPDATE memberships SET membership = {value} WHERE mediator = ?1");
+        assert_eq!(later.execute(&sql, [mediator.0]).unwrap(), 1);
+    };
+    let aside = async || load(&store).await.unwrap().memberships_aside;
+    set("json_set(membership, '$.later', 1)");
+    let url = Some(known.url.clone());
+    assert_eq!(aside().await, [MembershipAside { mediator: *mediator, url }]);
+    set("json_set(membership, '$.url', json('[]'))");
+    assert_eq!(aside().await, [MembershipAside { mediator: *mediator, url: None }]);
+    // Of what no program wrote nothing can be lost.
+    set("'{'");
+    assert_eq!(aside().await, []);
+}

@@ -246,3 +246,50 @@ async fn a_store_with_rows_that_cannot_be_read_serves_all_others() {
     assert_eq!(spoilt.joins(), 2);
     assert_eq!(spoilt.at(&agent.ready).segments().await.entries[0].segment, bad[1]);
 }
+
+#[tokio::test]
+async fn nobody_joins_as_a_mediator_whose_membership_is_set_aside() {
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let agent = Running::start(config(directory.path(), &[&mediator]));
+    let segment = mediator.at(&agent.ready).segment(MIB).await;
+    let token = crate::tokens::token(&mediator, agent.ready.agent, segment, 0);
+    drop(agent);
+    let path = directory.path().join("state/agent.sqlite");
+    let store = || rusqlite::Connection::open(&path).unwrap();
+    let set = |value: &str| {
+        let sql = format!("UPDATE memberships SET membership = {value} WHERE mediator = ?1");
+        assert_eq!(store().execute(&sql, [mediator.id.0]).unwrap(), 1);
+    };
+    let stored = || {
+        let sql = "SELECT membership FROM memberships";
+        store().query_row(sql, [], |row| row.get::<_, String>(0)).unwrap()
+    };
+    set("json_set(membership, '$.later', 1)");
+    let before = stored();
+    let impostor = Mediator::start_as(mediator.id).await;
+    let agent = Running::start(config(directory.path(), &[&mediator, &impostor]));
+    assert!(impostor.joins() >= 1);
+    for who in [&mediator, &impostor] {
+        let refused = who.at(&agent.ready).client.get::<AgentStatus>("/v1/status").await;
+        assert_eq!(code(refused), netraid_cluster::Code::Unauthorized);
+    }
+    assert!(crate::tokens::open(&agent.ready, &mediator, token).await.is_err());
+    let access = netraid_cluster::access::AccessFile::read(&agent.ready.access).unwrap();
+    let owner = Client::with_access(&access, std::time::Duration::from_secs(10)).unwrap();
+    let leave = netraid_agent::agent::Leave { mediator: mediator.id, force: true };
+    let left = owner.post::<_, serde_json::Value>("/v1/local/leave", &leave).await.unwrap_err();
+    let told = left.problem().unwrap().detail.clone();
+    for part in [mediator.id.to_string().as_str(), "table memberships", "a later one"] {
+        assert!(told.contains(part), "{told}");
+    }
+    drop(agent);
+    assert_eq!(stored(), before);
+    // The mediator was not asked again: the token that the row has is good.
+    assert_eq!(mediator.joins(), 1);
+    set("json_remove(membership, '$.later')");
+    let agent = Running::start(config(directory.path(), &[&mediator]));
+    mediator.two_beats().await;
+    assert_eq!(mediator.joins(), 1);
+    assert_eq!(mediator.at(&agent.ready).segments().await.entries[0].segment, segment);
+}
