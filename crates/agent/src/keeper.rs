@@ -64,7 +64,7 @@ impl Keeper {
                 FaultCode::Full,
                 "its disk is full: what was asked for could not be stored",
             )),
-            Ok(Err(StoreError::Failed(_) | StoreError::Broken(_))) => {
+            Ok(Err(StoreError::Failed(_) | StoreError::Unreadable(_) | StoreError::Broken(_))) => {
                 Err(fault(FaultCode::Failed, "it could not be stored; ask again"))
             }
             Err(_) => Err(ended()),
@@ -169,7 +169,9 @@ impl KeeperTask {
                 tell(waited, &Ok(()));
                 Ok(())
             }
-            failed @ Err(StoreError::Failed(_) | StoreError::Full(_)) => {
+            failed @ Err(
+                StoreError::Failed(_) | StoreError::Full(_) | StoreError::Unreadable(_),
+            ) => {
                 if let Err(why) = &failed {
                     tracing::error!("what was asked for is taken back: {why}");
                 }

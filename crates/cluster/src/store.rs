@@ -38,6 +38,9 @@ pub enum StoreError {
     /// Certainly not: there is no space left on the disk that has the store.
     #[error("not stored, as the disk that has the store is full: {0}")]
     Full(String),
+    /// Certainly not: a row that it rests on cannot be read.
+    #[error("nothing was stored or read: {0}")]
+    Unreadable(String),
     /// Nobody knows.
     #[error(
         "the store is broken, and it is not certain what it holds: {0}; start the daemon again"
@@ -347,6 +350,9 @@ fn alone<T>(
 
 /// An error after which nothing is stored.
 fn certain(error: &rusqlite::Error) -> StoreError {
+    if let rusqlite::Error::FromSqlConversionFailure(_, _, why) = error {
+        return StoreError::Unreadable(why.to_string());
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::Full(error.to_string()),
         Some(_) | None => StoreError::Failed(error.to_string()),

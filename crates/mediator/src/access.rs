@@ -75,7 +75,7 @@ impl AccessBook {
     pub(crate) fn load(connection: &Connection) -> Sql<Self> {
         let mut query =
             connection.prepare("SELECT id, digest, role, name, made, until, agent FROM access")?;
-        let callers = usable(&mut query, [], "access", Caller::read)?;
+        let (callers, _) = usable(&mut query, [], "access", Caller::read)?;
         let callers = Mutex::new(callers.into_iter().collect());
         Ok(Self { callers, lapsed: Mutex::default() })
     }

@@ -110,7 +110,7 @@ impl Stored {
 
     /// All rows, each with what is wrong of it.
     pub(crate) fn all(connection: &Connection) -> Sql<Vec<(Self, Option<rusqlite::Error>)>> {
-        usable(&mut connection.prepare(COLUMNS)?, [], "agents", Self::read)
+        usable(&mut connection.prepare(COLUMNS)?, [], "agents", Self::read).map(|(all, _)| all)
     }
 
     pub(crate) fn save(&self, connection: &Connection) -> Sql<()> {

@@ -47,7 +47,7 @@ use crate::{
     open,
     plan::Plan,
     rename, renew, replace,
-    store::look,
+    store::{look, or_aside},
     volume::Volume,
 };
 
@@ -252,7 +252,8 @@ async fn list_names(
             Err(problem) => return Ok(Err(problem)),
         };
         for entry in page.entries.iter_mut().filter(|_| uploads) {
-            let volume = Volume::load(connection, entry.id)?;
+            // One that is set aside is named by who looks at it alone.
+            let volume = or_aside(Volume::load(connection, entry.id))?.ok().flatten();
             entry.upload_bytes = volume.and_then(|volume| volume.record.upload_bytes);
         }
         Ok(Ok(page))
@@ -444,8 +445,7 @@ async fn list_plans(
     let owner = who.owner();
     let page = look(&core.store, move |connection| {
         let plans = Plan::page(connection, list.after, owner, limit)?;
-        let is_full = plans.len() >= limit as usize;
-        let next = plans.last().map(|plan| plan.id).filter(|_| is_full);
+        let next = plans.next(limit);
         let entry = |plan: Plan| {
             let path = names::path_of(connection, plan.volume)?;
             Ok(PlanEntry {
@@ -457,7 +457,7 @@ async fn list_plans(
                 until: plan.until,
             })
         };
-        let entries = plans.into_iter().map(entry).collect::<rusqlite::Result<_>>()?;
+        let entries = plans.usable.into_iter().map(entry).collect::<rusqlite::Result<_>>()?;
         Ok(Ok(PlanPage { entries, next }))
     });
     page.await.map(Json)

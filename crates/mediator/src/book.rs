@@ -184,13 +184,36 @@ fn forget(connection: &Connection, id: PlanId) -> Sql<bool> {
     connection.prepare_cached(sql)?.execute([id.0]).map(|count| count > 0)
 }
 
+/// Bookings that are stored.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) usable: Vec<(Record, Work)>,
+    /// There are others, which are set aside: what they are for cannot be told from what nobody works on.
+    pub(crate) has_aside: bool,
+}
+
+impl Stored {
+    /// Whether it may be that a plan is opened by one.
+    pub(crate) fn may_open(&self, id: PlanId) -> bool {
+        let is_its = |work: &Work| matches!(work, Work::Open { plan, .. } if *plan == id);
+        self.has_aside || self.usable.iter().any(|(_, work)| is_its(work))
+    }
+
+    /// Whether it may be that a volume is made by one.
+    pub(crate) fn may_make(&self, id: VolumeId) -> bool {
+        let is_its = |work: &Work| matches!(work, Work::Create { volume, .. } if *volume == id);
+        self.has_aside || self.usable.iter().any(|(_, work)| is_its(work))
+    }
+}
+
 /// All that are stored.
-pub(crate) fn stored(connection: &Connection) -> Sql<Vec<(Record, Work)>> {
+pub(crate) fn stored(connection: &Connection) -> Sql<Stored> {
     let mut query = connection.prepare("SELECT id, record, work FROM bookings")?;
     let read = |row: &rusqlite::Row<'_>| {
         Ok((decode(row.get_ref(1)?.as_str()?)?, decode(row.get_ref(2)?.as_str()?)?))
     };
-    usable(&mut query, [], "bookings", read)
+    let (usable, aside) = usable(&mut query, [], "bookings", read)?;
+    Ok(Stored { usable, has_aside: aside > 0 })
 }
 
 /// How a booking ended for whoever wants it.
@@ -382,7 +405,9 @@ impl Driver<'_> {
             // Asked again when it is time.
             Event::Held(..) | Event::Committed(..) | Event::Leased(..) | Event::Released(..) => {}
             Event::Stored(Ok(())) => self.booking.handle_stored(now),
-            Event::Stored(Err(StoreError::Failed(why) | StoreError::Full(why))) => {
+            Event::Stored(Err(
+                StoreError::Failed(why) | StoreError::Full(why) | StoreError::Unreadable(why),
+            )) => {
                 tracing::error!("a booking is not stored: {why}");
                 self.booking.handle_store_failed(now);
             }

@@ -12,7 +12,7 @@ use std::{
 
 use netraid_cluster::{
     Problem,
-    agent::{LedgerPage, PAGE_MAX, SegmentPage, SegmentReport, space_of},
+    agent::{LedgerPage, PAGE_MAX, SegmentPage, SegmentReport, rates_of, space_of},
     http::RequestError,
     mediator::{CheckReport, Difference, DifferenceKind},
     now,
@@ -20,7 +20,7 @@ use netraid_cluster::{
 };
 use netraid_control::{
     ledger::{Allotment, ENTRIES_PER_MEDIATOR_MAX, State},
-    units::{AgentId, AllotmentId, Moment, Resources, SegmentId, VolumeId},
+    units::{AgentId, AllotmentId, Moment, PlanId, Resources, SegmentId, VolumeId},
 };
 
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
     core::Core,
     link::nowhere,
     plan::{self, Plan},
-    store::{Sql, not_stored},
+    store::{Sql, not_stored, or_aside},
     volume::{self, SegmentState, Volume},
 };
 
@@ -45,6 +45,9 @@ struct Expected {
     segments: BTreeMap<SegmentId, (SegmentState, Option<u64>)>,
     /// Of plans: what, and whether it is there for certain.
     rates: BTreeMap<AllotmentId, (Resources, bool)>,
+    /// Segments of volumes, and rates of plans, whose rows are set aside: they are not compared.
+    segments_aside: BTreeMap<SegmentId, VolumeId>,
+    rates_aside: BTreeMap<AllotmentId, PlanId>,
 }
 
 /// A segment as its agent has it.
@@ -114,20 +117,24 @@ async fn expected(core: &Core, agent: AgentId) -> Result<Expected, Problem> {
     loop {
         let page = core.store.read(move |connection| segments(connection, agent, after));
         let page = page.await.map_err(not_stored)?;
-        let Some((last, ..)) = page.last() else { break };
-        after = Some(*last);
-        expected.segments.extend(page.into_iter().map(|(id, state, len)| (id, (state, len))));
+        let Some(last) = page.last() else { break };
+        after = Some(last.segment);
+        for SegmentRow { segment, state, len, aside } in page {
+            expected.segments.insert(segment, (state, len));
+            expected.segments_aside.extend(aside.map(|volume| (segment, volume)));
+        }
     }
     let mut after = None;
     loop {
         let page = core.store.read(move |connection| {
             let plans = Plan::all(connection, after, PAGE)?;
-            Ok((plans.last().map(|plan| plan.id), plans))
+            Ok((plans.next(PAGE), plans))
         });
-        let (last, plans) = page.await.map_err(not_stored)?;
-        for plan in plans.into_iter().filter(|plan| plan.state != plan::State::Closed) {
+        let (next, plans) = page.await.map_err(not_stored)?;
+        expected.rates_aside.extend(plans.aside.iter().map(|plan| (rates_of(plan.id), plan.id)));
+        for plan in plans.usable.into_iter().filter(|plan| plan.state != plan::State::Closed) {
             let is_certain = plan.state == plan::State::Open && now() < plan.until;
-            let id = netraid_cluster::agent::rates_of(plan.id);
+            let id = rates_of(plan.id);
             let part = plan.record.parts.iter().find(|part| part.agent == agent);
             match part {
                 Some(part) => drop(expected.rates.insert(id, (part.resources, is_certain))),
@@ -138,13 +145,19 @@ async fn expected(core: &Core, agent: AgentId) -> Result<Expected, Problem> {
                 None => {}
             }
         }
-        let Some(last) = last else { break };
-        after = Some(last);
+        let Some(next) = next else { break };
+        after = Some(next);
     }
     Ok(expected)
 }
 
-type SegmentRow = (SegmentId, SegmentState, Option<u64>);
+struct SegmentRow {
+    segment: SegmentId,
+    state: SegmentState,
+    len: Option<u64>,
+    /// Its volume, if that is set aside.
+    aside: Option<VolumeId>,
+}
 
 fn segments(
     connection: &rusqlite::Connection,
@@ -153,12 +166,18 @@ fn segments(
 ) -> Sql<Vec<SegmentRow>> {
     let rows = volume::segments_of(connection, agent, after, PAGE)?;
     let row = |(segment, state, id): (SegmentId, SegmentState, VolumeId)| {
-        let volume = Volume::load(connection, id)?;
+        let (volume, aside) = match or_aside(Volume::load(connection, id))? {
+            Ok(volume) => (volume, None),
+            Err(why) => {
+                tracing::error!("segment {segment} on agent {agent} is not compared: {why}");
+                (None, Some(id))
+            }
+        };
         let is_ready = |volume: &Volume| volume.state == volume::State::Ready;
         let len = volume.filter(is_ready).and_then(|volume| volume.record.placed);
         // What is not ready is being made or removed.
         let state = if len.is_none() { SegmentState::Spare } else { state };
-        Ok((segment, state, len.map(|placed| placed.member_bytes)))
+        Ok(SegmentRow { segment, state, len: len.map(|placed| placed.member_bytes), aside })
     };
     rows.into_iter().map(row).collect()
 }
@@ -273,9 +292,26 @@ fn compare(
             compare_one(&mut differ, &of_agent, &mut matched, *id, *wanted);
         }
     }
+    let aside = |what: String| {
+        format!(
+            "not compared: the row of {what} in the mediator's store is set aside, as this mediator cannot read it; start \
+             the program that wrote the row or a later one"
+        )
+    };
+    for (segment, volume) in &after.segments_aside {
+        let detail = aside(format!("volume {volume} (table volumes)"));
+        differ(DifferenceKind::Different, "segment", segment.to_string(), detail);
+    }
+    for (id, plan) in after.rates_aside.iter().filter(|(id, _)| of_agent.contains_key(id)) {
+        let detail = aside(format!("plan {plan} (table plans)"));
+        differ(DifferenceKind::Different, "allotment", id.to_string(), detail);
+    }
     let is_known = |id: &AllotmentId| {
         let of = |expected: &Expected| {
-            expected.rates.contains_key(id) || expected.segments.contains_key(&SegmentId(id.0))
+            let is_aside = expected.rates_aside.contains_key(id);
+            is_aside
+                || expected.rates.contains_key(id)
+                || expected.segments.contains_key(&SegmentId(id.0))
         };
         of(before) || of(after)
     };

@@ -1,7 +1,7 @@
 //! What all requests share: the store, agents, keys, who may do what, and what is under way.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -12,7 +12,7 @@ use netraid_cluster::{Problem, now, store::Store};
 use netraid_control::{
     keys::{KEY_LEN, Ring, RootKey, Rotation},
     raise::Beliefs,
-    units::{MediatorId, PlanId, VolumeId},
+    units::{AgentId, MediatorId, Moment, PlanId, VolumeId},
 };
 use rusqlite::Connection;
 use tokio::sync::Notify;
@@ -47,6 +47,8 @@ pub(crate) struct Core {
     pub(crate) known: Mutex<HashSet<VolumeId>>,
     /// Agents that were believed to have a later generation than the store.
     pub(crate) beliefs: Mutex<Beliefs>,
+    /// Agents that were told of plans that are over and whose rows are set aside, until those are forgotten.
+    pub(crate) told_aside: Mutex<BTreeMap<PlanId, (Moment, BTreeSet<AgentId>)>>,
     /// Something is to be done in the background.
     pub(crate) wake: Notify,
     pub(crate) audit: Audit,

@@ -1,7 +1,7 @@
 //! What ends: plans and volumes, and all that is finished in the background.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -26,7 +26,7 @@ use crate::{
     open::raise,
     plan::{self, Plan},
     renew::own,
-    store::change,
+    store::{change, or_aside},
     volume::{self, SegmentState, Volume},
 };
 
@@ -165,21 +165,63 @@ async fn revoke_lapsed(core: &Arc<Core>) {
     }
 }
 
+/// Plans that are taken back together.
+#[derive(Debug, Default)]
+struct TakenBack {
+    plans: Vec<Plan>,
+    aside: Vec<plan::Aside>,
+    /// As each was left by the last of its plans; none that is set aside.
+    volumes: BTreeMap<VolumeId, Volume>,
+}
+
+/// Takes back all that was opened by a bearer token, whatever of it can be read: else one row of a later program would
+/// keep the token in force.
 fn begin_end_of_owner(
     connection: &rusqlite::Connection,
     owner: u64,
-) -> rusqlite::Result<Vec<(Plan, Option<Volume>)>> {
-    let plans = Plan::of_owner(connection, owner)?;
-    plans.into_iter().map(|plan| begin_end(connection, plan, How::Revoked)).collect()
+) -> rusqlite::Result<TakenBack> {
+    let found = Plan::of_owner(connection, owner)?;
+    let mut taken = TakenBack::default();
+    for plan in found.usable {
+        let (plan, volume) = begin_end(connection, plan, How::Revoked)?;
+        taken.volumes.extend(volume.map(|volume| (volume.id, volume)));
+        taken.plans.push(plan);
+    }
+    for plan in found.aside {
+        plan.revoke(connection)?;
+        let volume = shut_out(connection, plan.volume, plan.id)?;
+        taken.volumes.extend(volume.map(|volume| (volume.id, volume)));
+        taken.aside.push(plan);
+    }
+    Ok(taken)
+}
+
+/// Takes a volume's lease from a plan. One that is set aside ends by itself, when the plan's tokens do: until then
+/// nobody else gets the volume.
+fn shut_out(
+    connection: &rusqlite::Connection,
+    id: VolumeId,
+    plan: PlanId,
+) -> rusqlite::Result<Option<Volume>> {
+    let volume = match or_aside(Volume::load(connection, id))? {
+        Ok(volume) => volume,
+        Err(why) => {
+            tracing::error!(
+                "plan {plan} is shut out, and its lease is left to end by itself: {why}"
+            );
+            None
+        }
+    };
+    let Some(mut volume) = volume else { return Ok(None) };
+    volume.lease = volume.lease.revoke(plan);
+    volume.save_lease(connection)?;
+    Ok(Some(volume))
 }
 
 /// Tells agents at once of plans that are taken back, the first ones first, whatever else is under way for
 /// them. What of this is late or lost is told again, and the plans are forgotten, in the background.
-async fn tell_revoked(core: &Arc<Core>, ending: Vec<(Plan, Option<Volume>)>) {
-    let (plans, volumes): (Vec<Plan>, Vec<Option<Volume>>) = ending.into_iter().unzip();
-    // Of each volume as it was left by the last of its plans.
-    let volumes: BTreeMap<VolumeId, Volume> =
-        volumes.into_iter().flatten().map(|volume| (volume.id, volume)).collect();
+async fn tell_revoked(core: &Arc<Core>, ending: TakenBack) {
+    let TakenBack { plans, aside, volumes } = ending;
     let raised = async {
         let unraised = volumes.values().filter(|volume| !volume.lease.is_raised());
         join_all(unraised.map(|volume| raise(core, volume))).await;
@@ -188,6 +230,7 @@ async fn tell_revoked(core: &Arc<Core>, ending: Vec<(Plan, Option<Volume>)>) {
         for some in plans.chunks(ENDING_MAX as usize) {
             join_all(some.iter().map(|plan| tell_end(core, plan))).await;
         }
+        tell_ends_aside(core, &aside).await;
     };
     let _ = tokio::time::timeout(FINISH_LIMIT, async { tokio::join!(raised, told) }).await;
     core.wake.notify_one();
@@ -206,14 +249,17 @@ fn begin_end(
             plan.save(connection)?;
         }
     }
-    let mut volume = Volume::load(connection, plan.volume)?;
-    if let Some(volume) = &mut volume {
-        match how {
-            How::Closed(clean_close) => volume.release(plan.id, clean_close),
-            How::Revoked => volume.lease = volume.lease.revoke(plan.id),
+    let volume = match how {
+        How::Closed(clean_close) => {
+            let mut volume = Volume::load(connection, plan.volume)?;
+            if let Some(volume) = &mut volume {
+                volume.release(plan.id, clean_close);
+                volume.save_lease(connection)?;
+            }
+            volume
         }
-        volume.save_lease(connection)?;
-    }
+        How::Revoked => shut_out(connection, plan.volume, plan.id)?,
+    };
     Ok((plan, volume))
 }
 
@@ -251,6 +297,34 @@ async fn tell_end(core: &Core, plan: &Plan) -> Vec<AgentId> {
         }
     });
     join_all(told).await.into_iter().flatten().collect()
+}
+
+/// Tells agents that plans are over whose rows are set aside. Which agents have something of them cannot be read: all are
+/// told, each once as long as this mediator runs.
+async fn tell_ends_aside(core: &Core, plans: &[plan::Aside]) {
+    let told = plans.iter().flat_map(move |plan| {
+        let known = lock(&core.told_aside).get(&plan.id).map(|(_, told)| told.clone());
+        let known = known.unwrap_or_default();
+        let agents = core.agents.ids().into_iter();
+        let left = agents.filter(move |agent| !known.contains(agent));
+        left.filter(move |agent| core.agents.is_reachable(*agent)).map(move |agent| async move {
+            let revoked_until = plan.has_tokens().then_some(plan.until);
+            let end = Operation::EndPlan { plan: plan.id, revoked_until };
+            let is_told = match core.agents.ask(agent, end).await {
+                Ok(_) => true,
+                Err(AskError::Fault(fault)) => fault.code == FaultCode::Absent,
+                Err(AskError::Lost(_)) => false,
+            };
+            if is_told {
+                let mut told = lock(&core.told_aside);
+                told.entry(plan.id)
+                    .or_insert_with(|| (plan.until, BTreeSet::new()))
+                    .1
+                    .insert(agent);
+            }
+        })
+    });
+    join_all(told.collect::<Vec<_>>()).await;
 }
 
 /// Removes what a volume has on agents that answer.
@@ -299,12 +373,7 @@ async fn abandon_left(core: &Core) {
         Ok((opening, book::stored(connection)?))
     });
     let Ok((opening, booked)) = opening.await else { return };
-    let is_booked = |id: PlanId| {
-        let is_its =
-            |work: &book::Work| matches!(work, book::Work::Open { plan, .. } if *plan == id);
-        booked.iter().any(|(_, work)| is_its(work))
-    };
-    for plan in opening.into_iter().filter(|plan| !is_booked(plan.id)) {
+    for plan in opening.into_iter().filter(|plan| !booked.may_open(plan.id)) {
         if let Some(_busy) = core.busy_plans.enter(plan.id) {
             let _ = core.store.write(move |connection| book::abandon(connection, plan.id)).await;
         }
@@ -318,12 +387,7 @@ async fn abandon_volumes(core: &Core) {
         Ok((creating, book::stored(connection)?))
     });
     let Ok((creating, booked)) = creating.await else { return };
-    let is_booked = |id: VolumeId| {
-        let is_its =
-            |work: &book::Work| matches!(work, book::Work::Create { volume, .. } if *volume == id);
-        booked.iter().any(|(_, work)| is_its(work))
-    };
-    for id in creating.into_iter().filter(|id| !is_booked(*id)) {
+    for id in creating.into_iter().filter(|id| !booked.may_make(*id)) {
         let Some(_busy) = core.busy_volumes.enter(id) else { continue };
         let removed = core.store.write(move |connection| {
             let volume = Volume::load(connection, id)?;
@@ -345,12 +409,12 @@ async fn abandon_volumes(core: &Core) {
 async fn end_plans(core: &Arc<Core>, after: &mut PlanId) {
     let before = Moment(now().0.saturating_sub(FORGET_AFTER_MS));
     drop(core.store.write(move |connection| plan::forget_ended(connection, before)));
+    lock(&core.told_aside).retain(|_, (until, _)| *until >= before);
     let from = *after;
     let ending = core.store.read(move |connection| Plan::ending(connection, from, ENDING_MAX));
     let Ok(plans) = ending.await else { return };
-    let is_whole = plans.len() == ENDING_MAX as usize;
-    *after = plans.last().filter(|_| is_whole).map_or(PlanId([0; 16]), |plan| plan.id);
-    end_all(core, plans).await;
+    *after = plans.next(ENDING_MAX).unwrap_or(PlanId([0; 16]));
+    tokio::join!(end_all(core, plans.usable), tell_ends_aside(core, &plans.aside));
 }
 
 /// Ends those that nobody works on.
@@ -382,7 +446,7 @@ async fn reap(core: &Arc<Core>) {
 pub(crate) async fn recover(core: &Arc<Core>) -> Result<(), Problem> {
     let bookings = core.store.read(book::stored).await.map_err(crate::store::not_stored)?;
     let mut creating = Vec::new();
-    for (record, work) in bookings {
+    for (record, work) in bookings.usable {
         let made = match &work {
             book::Work::Create { volume, .. } => Some(*volume),
             book::Work::Open { .. } | book::Work::Again { .. } | book::Work::Replace { .. } => None,
@@ -394,31 +458,31 @@ pub(crate) async fn recover(core: &Arc<Core>) -> Result<(), Problem> {
     }
     let waited: Vec<VolumeId> = creating.iter().map(|(volume, _)| *volume).collect();
     let booked = change(&core.store, move |connection| {
+        let resumed = book::stored(connection)?;
         for id in volume::in_state(connection, volume::State::Creating, u32::MAX)? {
-            if !waited.contains(&id) {
+            if !waited.contains(&id) && !resumed.has_aside {
                 names::remove(connection, id)?;
                 volume::delete(connection, id)?;
             }
         }
-        let resumed = book::stored(connection)?;
-        let is_resumed = |id: PlanId| {
-            resumed
-                .iter()
-                .any(|(_, work)| matches!(work, book::Work::Open { plan, .. } if *plan == id))
-        };
-        let opening =
+        let mut opening =
             Plan::ended_before(connection, plan::State::Opening, Moment(u64::MAX), u32::MAX)?;
-        for plan in opening.iter().filter(|plan| !is_resumed(plan.id)) {
-            book::abandon(connection, plan.id)?;
-        }
+        opening.retain(|plan| !resumed.may_open(plan.id));
         for segment in volume::spare_segments(connection)? {
             volume::set_segment(connection, segment, SegmentState::Gone)?;
         }
         let mut booked = volume::in_state(connection, volume::State::Booked, u32::MAX)?;
         booked.retain(|id| !waited.contains(id));
-        Ok(Ok(booked))
-    })
-    .await?;
+        Ok(Ok((booked, opening)))
+    });
+    let (booked, opening) = booked.await?;
+    for Plan { id, .. } in opening {
+        // One that cannot be taken back, as its volume is set aside, leaves the others alone.
+        let abandoned = core.store.write(move |connection| book::abandon(connection, id)).await;
+        if let Err(error) = abandoned {
+            tracing::error!(plan = %id, %error, "a plan that nobody opens cannot be taken back");
+        }
+    }
     for id in booked {
         let core = Arc::clone(core);
         tokio::spawn(async move {

@@ -262,6 +262,7 @@ async fn load(store: Store, term_ms: u64) -> Result<Core, String> {
         busy_volumes: Busy::default(),
         known: Mutex::default(),
         beliefs: Mutex::default(),
+        told_aside: Mutex::default(),
         wake: tokio::sync::Notify::new(),
         audit: Audit::default(),
     })

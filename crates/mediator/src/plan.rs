@@ -10,10 +10,10 @@ use netraid_control::{
     token::SKEW_MS,
     units::{AgentId, Moment, PlanId, Rate, Resources, SegmentId, VolumeId},
 };
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Sql, decode, encode, from_word, int, moment, one, uint, usable, word};
+use crate::store::{Sql, aside, decode, encode, from_word, int, moment, one, uint, usable, word};
 
 /// How far a plan is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +147,79 @@ pub(crate) struct Plan {
 
 const COLUMNS: &str = "id, volume, owner, until, state, record";
 
+/// What the columns say of a plan whose row is set aside.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Aside {
+    pub(crate) id: PlanId,
+    pub(crate) volume: VolumeId,
+    pub(crate) until: Moment,
+}
+
+impl Aside {
+    fn read(row: &Row<'_>) -> Sql<Self> {
+        // Clamped: where no moment stands, what is taken back stays so.
+        let until = Moment(u64::try_from(row.get::<_, i64>(3)?).unwrap_or(u64::MAX));
+        Ok(Self { id: PlanId(row.get(0)?), volume: VolumeId(row.get(1)?), until })
+    }
+
+    /// Whether its tokens have not ended, by any clock.
+    pub(crate) fn has_tokens(&self) -> bool {
+        has_tokens(self.until)
+    }
+
+    /// Takes it back: agents are told of it from now on, also by the program that can read all of the row.
+    pub(crate) fn revoke(&self, connection: &Connection) -> Sql<()> {
+        let sql = "UPDATE plans SET state = 'ending', record = CASE WHEN json_valid(record) \
+                   THEN json_set(record, '$.is_revoked', json('true')) ELSE record END \
+                   WHERE id = ?1";
+        one(connection.prepare_cached(sql)?.execute([self.id.0])?)
+    }
+}
+
+fn has_tokens(until: Moment) -> bool {
+    until.after_ms(SKEW_MS) > now()
+}
+
+/// Plans as a query found them.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    pub(crate) usable: Vec<Plan>,
+    pub(crate) aside: Vec<Aside>,
+    /// The last row, whether it can be read or not.
+    last: Option<PlanId>,
+    count: usize,
+}
+
+impl Plans {
+    fn find(connection: &Connection, sql: &str, values: impl Params) -> Sql<Self> {
+        let read = |row: &Row<'_>| match Plan::read(row) {
+            Ok(plan) => Ok((plan.id, Ok(plan))),
+            Err(error) => {
+                let plan = Aside::read(row)?;
+                tracing::error!("{}", aside("plans", plan.id, error));
+                Ok((plan.id, Err(plan)))
+            }
+        };
+        let mut query = connection.prepare_cached(sql)?;
+        let (found, unnamed) = usable(&mut query, values, "plans", read)?;
+        let count = found.len() + unnamed;
+        let last = found.last().map(|(id, _)| *id);
+        let (mut usable, mut aside) = (Vec::new(), Vec::new());
+        for (_, plan) in found {
+            match plan {
+                Ok(plan) => usable.push(plan),
+                Err(plan) => aside.push(plan),
+            }
+        }
+        Ok(Self { usable, aside, last, count })
+    }
+
+    /// After which one the next page by id begins, if there is one: this one has as many rows as were asked for.
+    pub(crate) fn next(&self, limit: u32) -> Option<PlanId> {
+        self.last.filter(|_| self.count >= limit as usize)
+    }
+}
+
 impl Plan {
     fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self {
@@ -161,7 +234,8 @@ impl Plan {
 
     pub(crate) fn load(connection: &Connection, id: PlanId) -> Sql<Option<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE id = ?1");
-        connection.prepare_cached(&sql)?.query_row([id.0], Self::read).optional()
+        let read = |row: &Row<'_>| Self::read(row).map_err(|error| aside("plans", id, error));
+        connection.prepare_cached(&sql)?.query_row([id.0], read).optional()
     }
 
     pub(crate) fn insert(&self, connection: &Connection) -> Sql<()> {
@@ -190,7 +264,7 @@ impl Plan {
     /// Those of a volume of which agents may still have something.
     pub(crate) fn of_volume(connection: &Connection, volume: VolumeId) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE volume = ?1 AND state <> 'closed'");
-        usable(&mut *connection.prepare_cached(&sql)?, [volume.0], "plans", Self::read)
+        Plans::find(connection, &sql, [volume.0]).map(|plans| plans.usable)
     }
 
     /// How many of a volume are in force that one bearer token has.
@@ -208,26 +282,26 @@ impl Plan {
         Ok(narrow(count))
     }
 
-    /// Those that were opened by a bearer token and are not taken back, the ones in force first; closed ones
-    /// too while their tokens may open something.
-    pub(crate) fn of_owner(connection: &Connection, owner: u64) -> Sql<Vec<Self>> {
+    /// Those that were opened by a bearer token and are not taken back, the ones in force first; closed ones, and
+    /// those that are set aside, too while their tokens may open something.
+    pub(crate) fn of_owner(connection: &Connection, owner: u64) -> Sql<Plans> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE owner = ?1");
-        let mut plans =
-            usable(&mut *connection.prepare_cached(&sql)?, [int(owner)], "plans", Self::read)?;
-        plans.retain(|plan| match plan.state {
+        let mut plans = Plans::find(connection, &sql, [int(owner)])?;
+        plans.aside.retain(Aside::has_tokens);
+        plans.usable.retain(|plan| match plan.state {
             State::Opening | State::Open => true,
             State::Ending | State::Closed => {
                 let is_over = plan.record.is_revoked || plan.record.is_unissued;
                 !is_over && plan.has_tokens()
             }
         });
-        plans.sort_by_key(|plan| matches!(plan.state, State::Ending | State::Closed));
+        plans.usable.sort_by_key(|plan| matches!(plan.state, State::Ending | State::Closed));
         Ok(plans)
     }
 
     /// Whether its tokens have not ended, by any clock.
     pub(crate) fn has_tokens(&self) -> bool {
-        self.until.after_ms(SKEW_MS) > now()
+        has_tokens(self.until)
     }
 
     /// Notes that all but these agents know that it is over. It is forgotten when all know, and its tokens
@@ -255,16 +329,16 @@ impl Plan {
     ) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE state = ?1 AND until < ?2 LIMIT ?3");
         let values = params![word(&state)?, int(before.0), limit];
-        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
+        Plans::find(connection, &sql, values).map(|plans| plans.usable)
     }
 
     /// A page by id of those of which agents are being told.
-    pub(crate) fn ending(connection: &Connection, after: PlanId, limit: u32) -> Sql<Vec<Self>> {
+    pub(crate) fn ending(connection: &Connection, after: PlanId, limit: u32) -> Sql<Plans> {
         let sql = format!(
             "SELECT {COLUMNS} FROM plans WHERE id > ?1 AND state = 'ending' ORDER BY id LIMIT ?2"
         );
         let values = params![after.0, limit];
-        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
+        Plans::find(connection, &sql, values)
     }
 
     /// A page of them by id; of one owner only if that is given.
@@ -273,14 +347,14 @@ impl Plan {
         after: Option<PlanId>,
         owner: Option<u64>,
         limit: u32,
-    ) -> Sql<Vec<Self>> {
+    ) -> Sql<Plans> {
         let sql = format!(
             "SELECT {COLUMNS} FROM plans WHERE id > ?1 AND (?2 IS NULL OR owner = ?2) \
              AND state = 'open' ORDER BY id LIMIT ?3"
         );
         let after = after.map_or(Vec::new(), |after| after.0.to_vec());
         let values = params![after, owner.map(int), limit];
-        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
+        Plans::find(connection, &sql, values)
     }
 
     /// How many are in force.
@@ -290,15 +364,11 @@ impl Plan {
     }
 
     /// A page of all by id, whatever their state.
-    pub(crate) fn all(
-        connection: &Connection,
-        after: Option<PlanId>,
-        limit: u32,
-    ) -> Sql<Vec<Self>> {
+    pub(crate) fn all(connection: &Connection, after: Option<PlanId>, limit: u32) -> Sql<Plans> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE id > ?1 ORDER BY id LIMIT ?2");
         let after = after.map_or(Vec::new(), |after| after.0.to_vec());
         let values = params![after, limit];
-        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
+        Plans::find(connection, &sql, values)
     }
 }
 

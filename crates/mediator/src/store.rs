@@ -129,6 +129,45 @@ pub(crate) fn decode<T: DeserializeOwned>(text: &str) -> Sql<T> {
     })
 }
 
+/// A row that this program cannot read: it stays where it is, and what it stands for is not done.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the row {row} of the mediator's store (table {table}) is set aside, as this mediator (netraid {}) cannot read \
+     it ({why}): start the program that wrote the row or a later one, or mend the row",
+    env!("CARGO_PKG_VERSION")
+)]
+struct Aside {
+    table: &'static str,
+    row: String,
+    why: String,
+}
+
+/// The error of who needs a row that cannot be read: names the row, and says what to do.
+pub(crate) fn aside(
+    table: &'static str,
+    row: impl std::fmt::Display,
+    error: rusqlite::Error,
+) -> rusqlite::Error {
+    let why = if let rusqlite::Error::FromSqlConversionFailure(_, _, why) = &error {
+        why.to_string()
+    } else {
+        error.to_string()
+    };
+    let aside = Aside { table, row: row.to_string(), why };
+    rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(aside))
+}
+
+/// What was found, or why it is set aside; for who goes on without it.
+pub(crate) fn or_aside<T>(found: Sql<T>) -> Sql<Result<T, String>> {
+    match found {
+        Ok(found) => Ok(Ok(found)),
+        Err(rusqlite::Error::FromSqlConversionFailure(_, _, why)) if why.is::<Aside>() => {
+            Ok(Err(why.to_string()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// The document that means one of a table's words, as serde writes it.
 pub(crate) fn word<T: Serialize>(value: &T) -> Sql<String> {
     Ok(encode(value)?.trim_matches('"').to_owned())
@@ -139,16 +178,16 @@ pub(crate) fn from_word<T: DeserializeOwned>(text: &str) -> Sql<T> {
     decode(&format!("\"{text}\""))
 }
 
-/// All rows that can be read. One that cannot is set aside, and named by its first column: it stays where
-/// it is, and what it stands for is not done.
+/// All rows that can be read, and how many cannot. One that cannot is set aside, and named by its first column: it
+/// stays where it is, and what it stands for is not done.
 pub(crate) fn usable<T>(
     query: &mut Statement<'_>,
     values: impl Params,
     table: &str,
     read: impl Fn(&Row<'_>) -> Sql<T>,
-) -> Sql<Vec<T>> {
+) -> Sql<(Vec<T>, usize)> {
     let mut rows = query.query(values)?;
-    let mut all = Vec::new();
+    let (mut all, mut aside) = (Vec::new(), 0);
     while let Some(row) = rows.next()? {
         match read(row) {
             Ok(one) => all.push(one),
@@ -159,10 +198,11 @@ pub(crate) fn usable<T>(
                     ValueRef::Null | ValueRef::Real(_) | ValueRef::Text(_) => "?".to_owned(),
                 };
                 tracing::error!("the store's table {table}: row {name} is set aside: {error}");
+                aside += 1;
             }
         }
     }
-    Ok(all)
+    Ok((all, aside))
 }
 
 /// Changes the store, or refuses and changes nothing: `change` refuses before its first change.
@@ -187,6 +227,8 @@ pub(crate) fn not_stored(error: StoreError) -> Problem {
     match error {
         StoreError::Failed(_) => refusal(false),
         StoreError::Full(_) => refusal(true),
+        // Asking again is in vain.
+        StoreError::Unreadable(why) => Problem::new(Code::Conflict, why),
         StoreError::Broken(_) => Problem::internal("the mediator's store is broken"),
     }
 }

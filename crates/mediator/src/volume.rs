@@ -19,7 +19,7 @@ use netraid_raid::{
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Sql, decode, encode, from_word, one, word};
+use crate::store::{Sql, aside, decode, encode, from_word, one, word};
 
 /// Logical block of what lies on agents.
 const BLOCK_LEN: u32 = 512;
@@ -163,6 +163,7 @@ impl Volume {
                 closed: row.get_ref(3)?.as_str_or_null()?.map(decode).transpose()?,
             })
         };
+        let read = |row: &rusqlite::Row<'_>| read(row).map_err(|error| aside("volumes", id, error));
         query.query_row([id.0], read).optional()
     }
 
@@ -317,12 +318,6 @@ pub(crate) fn drop_former(connection: &Connection, volume: VolumeId) -> Sql<()> 
     connection.prepare_cached(sql)?.execute([volume.0]).map(drop)
 }
 
-pub(crate) fn has_segments(connection: &Connection, volume: VolumeId) -> Sql<bool> {
-    connection
-        .prepare_cached("SELECT 1 FROM segments WHERE volume = ?1 LIMIT 1")?
-        .exists([volume.0])
-}
-
 /// An agent's segments that are to be removed; as many at most.
 pub(crate) fn gone_segments(
     connection: &Connection,
@@ -389,14 +384,11 @@ pub(crate) fn count_segments(connection: &Connection, agent: AgentId) -> Sql<u64
     connection.prepare_cached(sql)?.query_row([agent.0], |row| crate::store::uint(row, 0))
 }
 
-/// Forgets a volume that is being removed once it has no segments.
+/// Forgets a volume that is being removed once it has no segments, whatever else its row says: nothing of it is left.
 pub(crate) fn forget(connection: &Connection, id: VolumeId) -> Sql<()> {
-    let volume = Volume::load(connection, id)?;
-    let is_removing = volume.is_some_and(|volume| volume.state == State::Removing);
-    if is_removing && !has_segments(connection, id)? {
-        delete(connection, id)?;
-    }
-    Ok(())
+    let sql = "DELETE FROM volumes WHERE id = ?1 AND state = 'removing' \
+               AND NOT EXISTS (SELECT 1 FROM segments WHERE volume = ?1)";
+    connection.prepare_cached(sql)?.execute([id.0]).map(drop)
 }
 
 #[cfg(test)]
@@ -431,6 +423,32 @@ mod tests {
             let loaded = Volume::load(&connection, id);
             assert_eq!(loaded.is_ok(), is_sound, "{loaded:?}");
         }
+    }
+
+    #[test]
+    fn a_volume_that_is_removed_is_forgotten_although_its_row_cannot_be_read() {
+        let connection = Connection::open_in_memory().unwrap();
+        STEPS.iter().for_each(|step| connection.execute_batch(step).unwrap());
+        let [removed, ready, held] = [1, 2, 3].map(|id| VolumeId([id; 16]));
+        for (id, state) in
+            [(removed, State::Removing), (ready, State::Ready), (held, State::Removing)]
+        {
+            let volume = Volume { state, ..Volume::new(id, Kind::Volume, Layout::default()) };
+            volume.insert(&connection).unwrap();
+        }
+        let (agent, segment) = (AgentId([1; 16]), SegmentId([1; 16]));
+        let member = Member { agent, segment, is_fresh: false };
+        insert_segment(&connection, held, &member, SegmentState::Gone).unwrap();
+        let later = "UPDATE volumes SET record = json_set(record, '$.later', 1)";
+        assert_eq!(connection.execute(later, []).unwrap(), 3);
+        for id in [removed, ready, held] {
+            forget(&connection, id).unwrap();
+        }
+        let is_there = |id: VolumeId| Volume::load(&connection, id).is_err();
+        assert_eq!([removed, ready, held].map(is_there), [false, true, true]);
+        delete_segment(&connection, segment).unwrap();
+        forget(&connection, held).unwrap();
+        assert!(!is_there(held));
     }
 
     #[test]
