@@ -157,9 +157,14 @@ pub(super) fn forge_twin(disks: &mut [Disk], liar: usize, label: &Label) -> bool
     let tails = disks.iter().filter_map(|disk| newest_checkpoint(disk, label));
     let Some(tail) = tails.map(|one| one.tail.end).max() else { return false };
     let all = batches(disks, label).into_iter().filter(|(batch, _)| batch.position >= tail);
+    // What the liar alone has, it may have forged before: nobody can contradict that.
     let mut own = all.filter(|(batch, end)| {
-        let own = place.batch(&disks[liar], batch.position);
-        own.is_some_and(|own| own == (batch.clone(), end.crc))
+        let has = |disk: &Disk| {
+            let found = place.batch(disk, batch.position);
+            found.is_some_and(|found| found == (batch.clone(), end.crc))
+        };
+        let mut others = disks.iter().enumerate().filter(|(at, _)| *at != liar);
+        has(&disks[liar]) && others.any(|(_, disk)| has(disk))
     });
     let Some((truth, Link { crc, .. })) = own.next_back() else { return false };
     let lie = Batch { records: Vec::new(), ..truth };
