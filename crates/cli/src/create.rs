@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use netraid_engine::array::{self, CreateOptions, Log};
-use netraid_raid::geometry::Level;
+use netraid_engine::array::{self, CreateOptions, CreateReport, Log};
+use netraid_raid::geometry::{CHUNK_LEN_MAX, Level};
 
 use crate::{member::MemberArgs, output::Output, runtime, size};
 
@@ -18,8 +18,8 @@ pub(crate) struct CreateArgs {
     /// members, the first and the one N/2 behind it have the same data, and so on)
     #[arg(long, value_parser = parse_level)]
     level: Level,
-    /// Bytes that lie together on one member: 4KiB to 16MiB, a power of two. The usual is 64KiB, and more on members of more
-    /// than 2TiB, so that an array with a log has no more than 2^25 stripes
+    /// Bytes that lie together on one member: 4KiB to 16MiB, a power of two. The usual is 64KiB; in an array with a log
+    /// 128KiB on members of more than 1TiB, and as much more on larger ones that it has no more than 2^25 stripes
     #[arg(long, value_parser = parse_chunk)]
     chunk: Option<u32>,
     /// Write through a log: no write hole, checksums, and members that were away catch up by
@@ -86,14 +86,15 @@ pub(crate) fn run(args: &CreateArgs, output: Output) -> Result<()> {
     output.document(&report, || {
         let members: String = report.members.iter().map(|url| format!("  {url}\n")).collect();
         format!(
-            "array '{}', level {}, {} in {} members, chunks of {}, {}:\n{members}{}",
+            "array '{}', level {}, {} in {} members, chunks of {}, {}, format {}:\n{members}{}",
             report.name,
             report.level,
             size::show(report.capacity_bytes),
             report.members.len(),
             size::show(report.chunk_bytes.into()),
             show_log(report.log_bytes),
-            show_needs(report.memory_bytes, report.opening_bytes),
+            report.format,
+            show_needs(&report),
         )
     })
 }
@@ -104,14 +105,17 @@ pub(crate) fn show_log(bytes: u64) -> String {
 }
 
 /// What an array with a log needs of the host that attaches it, in words.
-fn show_needs(memory: u64, opening: u64) -> String {
-    if memory == 0 {
+fn show_needs(report: &CreateReport) -> String {
+    let CreateReport { memory_bytes, opening_bytes, reserved_bytes, .. } = report;
+    if *memory_bytes == 0 {
         return String::new();
     }
     format!(
-        "attaching it takes {} of memory for its table of stripes, beside caches, and reads {} from each member\n",
-        size::show(memory.next_multiple_of(SHOWN_LEN)),
-        size::show(opening.next_multiple_of(SHOWN_LEN)),
+        "labels, tables and log take {} of each member; attaching it takes {} of memory for its table of stripes, \
+         beside caches, and reads {} of that table from each member\n",
+        size::show(reserved_bytes.next_multiple_of(SHOWN_LEN)),
+        size::show(memory_bytes.next_multiple_of(SHOWN_LEN)),
+        size::show(opening_bytes.next_multiple_of(SHOWN_LEN)),
     )
 }
 
@@ -121,5 +125,7 @@ pub(crate) fn parse_level(text: &str) -> Result<Level> {
 }
 
 fn parse_chunk(text: &str) -> Result<u32> {
-    Ok(u32::try_from(size::parse(text)?)?)
+    let chunk = u32::try_from(size::parse(text)?).ok().filter(|len| *len <= CHUNK_LEN_MAX);
+    let most = size::show(CHUNK_LEN_MAX.into());
+    chunk.ok_or_else(|| anyhow::anyhow!("a chunk of {text}: give 4KiB to {most}"))
 }

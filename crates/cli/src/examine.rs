@@ -40,7 +40,7 @@ fn show(report: &ExamineReport) -> String {
         })
         .collect();
     format!(
-        "{address}\n  array '{}' ({}), level {}, {}, chunk {}, {}\n  generation {}, epoch {}, last \
+        "{address}\n  array '{}' ({}), level {}, {}, chunk {}, {}, format {}\n  generation {}, epoch {}, last \
          opened on '{}', {}\n{states}",
         shown(&label.name),
         label.array_uuid,
@@ -48,6 +48,7 @@ fn show(report: &ExamineReport) -> String {
         size::show(label.capacity_bytes),
         size::show(u64::from(label.chunk_bytes)),
         show_log(label.log_bytes),
+        label.format,
         label.generation,
         label.epoch,
         shown(&label.holder),

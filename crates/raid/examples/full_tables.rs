@@ -30,7 +30,7 @@ fn main() {
     let tib: u64 = args.next().and_then(|text| text.parse().ok()).expect("TiB of a member");
     let paths: Vec<String> = args.collect();
     let (capacity, members) = (tib << 40, paths.len());
-    let chunk_len = usual_chunk(level, members, capacity, true);
+    let chunk_len = usual_chunk(level, members, capacity, 2 << 20, true);
     let wish = Wish { level, members, chunk_len, block_len: 512 };
     let (regions, geometry) = plan_logged(&wish, capacity, None).expect("a layout");
     let uuids: Vec<Uuid> = (1..=64).map(|at| [at; 16]).take(members).collect();

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::{
     error::ArrayError,
+    examine::format_number,
     lock::{ArrayLock, hex},
     member::{Connected, MemberConfig},
     putback::Saved,
@@ -80,6 +81,10 @@ pub struct CreateReport {
     pub log_bytes: u64,
     /// Bytes of memory that its stripe table takes of the host that has it open; 0 without a log.
     pub memory_bytes: u64,
+    /// Bytes of each member that labels, tables and log take, which are reserved there; 0 without a log.
+    pub reserved_bytes: u64,
+    /// The format of the members' tables ([`Format`]); 1 without a log, too.
+    pub format: u8,
     /// Bytes of tables that are read from each member when it is opened; 0 without a log.
     pub opening_bytes: u64,
 }
@@ -245,6 +250,8 @@ async fn make(
         capacity_bytes: label.geometry.capacity(),
         log_bytes: label.log.as_ref().map_or(0, |_| label.regions.log.len),
         memory_bytes: needs.map_or(0, |needs| needs.memory),
+        reserved_bytes: label.log.as_ref().map_or(0, |_| label.regions.log.end()),
+        format: format_number(&label),
         opening_bytes: needs.map_or(0, |needs| needs.read),
     })
 }
@@ -461,7 +468,9 @@ fn lay_out(
 ) -> Result<Images, ArrayError> {
     let smallest = members.iter().map(Connected::capacity).min().unwrap_or(0);
     let has_log = options.log != Log::Off;
-    let usual = || usual_chunk(options.level, count, smallest, has_log);
+    let transfers = members.iter().map(|member| member.device.info().max_transfer_len);
+    let transfer_len = transfers.min().unwrap_or(u32::MAX);
+    let usual = || usual_chunk(options.level, count, smallest, transfer_len, has_log);
     let wish = Wish {
         level: options.level,
         members: count,

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use netraid_block::{Pool, narrow};
 use netraid_raid::{
     assemble::Assembly,
+    format::Format,
     label::{FIRST_GENERATION, Label},
     member::MemberState,
     regions::Region,
@@ -41,6 +42,8 @@ pub struct LabelReport {
     pub array_uuid: String,
     /// Its level.
     pub level: u8,
+    /// The format of its tables; 1 without a log, too.
+    pub format: u8,
     /// Which member this is.
     pub member: u8,
     /// States of all members, as this label knows them.
@@ -174,6 +177,7 @@ fn describe(label: &Label) -> LabelReport {
         name: label.name.clone(),
         array_uuid: hex(&label.array_uuid),
         level: label.geometry.level().number(),
+        format: format_number(label),
         member: label.index.0,
         members: label.members.iter().map(|entry| entry.state.name()).collect(),
         capacity_bytes: label.geometry.capacity(),
@@ -184,6 +188,14 @@ fn describe(label: &Label) -> LabelReport {
         clean: label.closure == netraid_raid::label::Closure::Clean,
         log_bytes: log_bytes(label),
         regions: regions(label),
+    }
+}
+
+/// The number of an array's format.
+pub(super) fn format_number(label: &Label) -> u8 {
+    match label.log.as_ref().map(|log| log.format) {
+        None | Some(Format::One) => 1,
+        Some(Format::Two) => 2,
     }
 }
 

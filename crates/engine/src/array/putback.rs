@@ -14,6 +14,9 @@ const PIECE_MAX: u64 = 256 << 10;
 /// Ranges with at most so many bytes between them are read together.
 const GAP_MAX: u64 = 64 << 10;
 
+/// Ranges that an error names; tables that are written page by page are many.
+const RANGES_SHOWN_MAX: usize = 4;
+
 /// What was on a member before it was overwritten.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
@@ -70,15 +73,26 @@ impl Connected {
                 reason = reason.or(Some(error));
             }
         }
-        let lost: Vec<String> = joined(&lost, 0)
-            .iter()
-            .map(|range| format!("{} to {}", range.start, range.end - 1))
-            .collect();
+        let lost = joined(&lost, 0);
         if lost.is_empty() {
             return None;
         }
-        let bytes = format!("{}: bytes {}", self.address(), lost.join(", "));
+        let bytes = format!("{}: bytes {}", self.address(), show_ranges(&lost));
         Some(reason.map_or(bytes.clone(), |reason| format!("{bytes} ({reason})")))
+    }
+}
+
+/// Ranges in words: of many the first ones, and where the last one ends.
+fn show_ranges(ranges: &[Range<u64>]) -> String {
+    let shown = ranges.iter().take(RANGES_SHOWN_MAX);
+    let shown: Vec<String> =
+        shown.map(|range| format!("{} to {}", range.start, range.end - 1)).collect();
+    let shown = shown.join(", ");
+    match (ranges.len().saturating_sub(RANGES_SHOWN_MAX), ranges.last()) {
+        (more @ 1.., Some(last)) => {
+            format!("{shown}, and {more} more ranges up to {}", last.end - 1)
+        }
+        (0, _) | (_, None) => shown,
     }
 }
 
@@ -136,6 +150,15 @@ mod tests {
         assert_eq!(joined(&places, 0), [0..10, 12..20, 50..60]);
         assert_eq!(joined(&places, 2), [0..20, 50..60]);
         assert_eq!(joined(&[0..10, 10..20, 30..40], 0), [0..20, 30..40]);
+    }
+
+    #[test]
+    fn of_many_ranges_an_error_names_the_first_and_where_the_last_ends() {
+        let ranges: Vec<Range<u64>> = (0..1000).map(|at| at * 10..at * 10 + 5).collect();
+        assert_eq!(show_ranges(&ranges[..2]), "0 to 4, 10 to 14");
+        assert_eq!(show_ranges(&ranges[..4]), "0 to 4, 10 to 14, 20 to 24, 30 to 34");
+        let many = "0 to 4, 10 to 14, 20 to 24, 30 to 34, and 996 more ranges up to 9994";
+        assert_eq!(show_ranges(&ranges), many);
     }
 
     #[test]

@@ -172,10 +172,10 @@ impl Array {
         let Some(most) = groups.next() else {
             self.check_version(name, members).await?;
             let text = alloc::format!(
-                "the list of snapshots {} that the checkpoint {} names is on no member that is there; bring the \
-                 members that are away",
+                "the list of snapshots {} that the checkpoint {} names is on no member that is there; {}",
                 name.counter,
                 base.counter,
+                self.state().remedy_of_lost_tables(),
             );
             return Err(IoError::with_detail(ErrorKind::Redundancy, text));
         };

@@ -162,6 +162,16 @@ impl State {
         self.found_label.in_sync().iter().any(|member| is_away(&member))
     }
 
+    /// What to do where no member that is there has what an opening needs.
+    pub(super) fn remedy_of_lost_tables(&self) -> &'static str {
+        if self.is_anybody_away() {
+            "bring the members that are away"
+        } else {
+            "nobody is away: more members are damaged than the level bears, so bring devices or copies of them from \
+             before the damage"
+        }
+    }
+
     /// Sets of so many of these members that may lie: the array can serve from the others.
     pub(super) fn who_may_lie(&self, members: MemberSet, size: u32) -> Vec<MemberSet> {
         let mut sets = Vec::from([MemberSet::EMPTY]);

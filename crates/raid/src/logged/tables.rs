@@ -365,9 +365,9 @@ impl Array {
         };
         let text = alloc::format!(
             "of the {} images that the pages of the stripe table have had {found} are found: the \
-             newest ones of some pages are on no member that is there; bring the members that are \
-             away{hint}",
+             newest ones of some pages are on no member that is there; {}{hint}",
             base.stripe_images,
+            self.state().remedy_of_lost_tables(),
         );
         Err(IoError::with_detail(ErrorKind::Redundancy, text))
     }

@@ -26,15 +26,28 @@ pub struct Needs {
     pub read: u64,
 }
 
-/// The chunk for members of `capacity` bytes: 64 KiB, or as much more as it takes for an array with a log to have no more
-/// than [`STRIPES_USUAL_MAX`] stripes; but no more than one record of the log has room for.
+/// The chunk for members of `capacity` bytes: 64 KiB, in an array with a log 128 KiB where they have more than 1 TiB, and as
+/// much more as it takes for such an array to have no more than [`STRIPES_USUAL_MAX`] stripes; but no more than one record of the log has room for, and than members take in one
+/// transfer, of `transfer_len` bytes.
 #[must_use]
-pub fn usual_chunk(level: Level, members: usize, capacity: u64, has_log: bool) -> u32 {
+pub fn usual_chunk(
+    level: Level,
+    members: usize,
+    capacity: u64,
+    transfer_len: u32,
+    has_log: bool,
+) -> u32 {
     let record = u64::from(REMAP_SUMS_MAX) * u64::from(LOG_BLOCK_LEN);
     let mut chunk = CHUNK_USUAL;
-    while has_log && level != Level::Raid0 && capacity / u64::from(chunk) > STRIPES_USUAL_MAX {
+    let has_many = |chunk: u32| {
+        let stripes = capacity / u64::from(chunk);
+        // The shortest chunk is for fewer stripes: those of format 2 take twice as much to be read as those of format 1.
+        let most = if chunk == CHUNK_USUAL { STRIPES_USUAL_MAX / 2 } else { STRIPES_USUAL_MAX };
+        has_log && level != Level::Raid0 && stripes > most
+    };
+    while has_many(chunk) {
         let next = chunk * 2;
-        if next > CHUNK_LEN_MAX || u64::from(next) * members as u64 > record {
+        if next > CHUNK_LEN_MAX.min(transfer_len) || u64::from(next) * members as u64 > record {
             break;
         }
         chunk = next;
@@ -65,16 +78,24 @@ mod tests {
 
     #[test]
     fn the_usual_chunk_keeps_the_stripes_of_large_arrays_few() {
-        let chunk = |members, capacity| usual_chunk(Level::Raid5, members, capacity, true) >> 10;
-        assert_eq!([GIB, TIB, 2 * TIB].map(|capacity| chunk(5, capacity)), [64; 3]);
+        let of = |members, capacity, transfer_len| {
+            usual_chunk(Level::Raid5, members, capacity, transfer_len, true) >> 10
+        };
+        let chunk = |members, capacity| of(members, capacity, u32::MAX);
+        assert_eq!([GIB, TIB].map(|capacity| chunk(5, capacity)), [64; 2]);
+        assert_eq!([TIB + GIB, 2 * TIB].map(|capacity| chunk(5, capacity)), [128; 2]);
         assert_eq!(
             [3 * TIB, 4 * TIB, 25 * TIB].map(|capacity| chunk(5, capacity)),
             [128, 128, 1024]
         );
         // A record has room for the checksums of 64 MiB.
         assert_eq!([chunk(64, 25 * TIB), chunk(64, 500 * TIB)], [1024, 1024]);
-        assert_eq!(usual_chunk(Level::Raid0, 4, 100 * TIB, false), CHUNK_USUAL);
-        assert_eq!(usual_chunk(Level::Raid5, 4, 100 * TIB, false), CHUNK_USUAL);
+        // Members take a chunk in one transfer.
+        assert_eq!([chunk(3, 70 * TIB), of(3, 70 * TIB, 2 << 20)], [4096, 2048]);
+        assert_eq!(of(3, 70 * TIB, (4 << 20) - 512), 2048);
+        for level in [Level::Raid0, Level::Raid5] {
+            assert_eq!(usual_chunk(level, 4, 100 * TIB, u32::MAX, false), CHUNK_USUAL);
+        }
     }
 
     #[test]
@@ -84,7 +105,7 @@ mod tests {
             (Level::Raid6, 12, 10 * TIB),
             (Level::Raid10, 8, 25 * TIB),
         ] {
-            let chunk_len = usual_chunk(level, members, capacity, true);
+            let chunk_len = usual_chunk(level, members, capacity, 2 << 20, true);
             let wish = Wish { level, members, chunk_len, block_len: 512 };
             let (regions, geometry) = plan_logged(&wish, capacity, None).unwrap();
             assert!(geometry.capacity() > 95 * TIB, "{level:?}: {}", geometry.capacity());

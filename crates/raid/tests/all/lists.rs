@@ -218,7 +218,12 @@ fn an_array_whose_list_is_nowhere_or_has_snapshots_is_not_opened_and_says_what_t
     let machine = open(&world.disks, &world.away);
     let (kind, text) = failure(machine, &mut world);
     assert_eq!(kind, ErrorKind::Redundancy);
-    assert!(text.contains("list of snapshots 3") && text.contains("bring the members"), "{text}");
+    assert!(text.contains("list of snapshots 3") && text.contains("nobody is away"), "{text}");
+    world.away.insert(1);
+    let machine = open(&world.disks, &world.away);
+    let (_, text) = failure(machine, &mut world);
+    assert!(text.contains("bring the members that are away"), "{text}");
+    world.away.clear();
 
     world.restore(&media);
     let name = "before upgrade".into();
