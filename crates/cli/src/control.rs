@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use crate::{
     create::show_log,
+    examine::show_holder,
     member::MemberArgs,
     output::Output,
     runtime, scrub,
@@ -189,10 +190,9 @@ fn show_survey(report: &SurveyReport) -> String {
     let left = if report.clean { "closed" } else { "open there, or not closed" };
     let capacity = size::show(report.capacity_bytes);
     let log = show_log(report.log_bytes);
-    let (name, holder) = (shown(name), shown(holder));
-    let mut text = format!(
-        "array '{name}', level {level}, {state}, {capacity}, {log}; last opened on '{holder}', {left}\n"
-    );
+    let (name, holder) = (shown(name), show_holder(holder));
+    let mut text =
+        format!("array '{name}', level {level}, {state}, {capacity}, {log}; {holder}, {left}\n");
     for member in &report.members {
         let url = escaped(&member.url);
         text += &format!("  {:>2}  {:<11}  {url}\n", member.index, member.state);

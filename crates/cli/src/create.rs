@@ -111,8 +111,8 @@ fn show_needs(report: &CreateReport) -> String {
         return String::new();
     }
     format!(
-        "labels, tables and log take {} of each member; attaching it takes {} of memory for its table of stripes, \
-         beside caches, and reads {} of that table from each member\n",
+        "labels, tables and log take {} of each member\n\
+         attaching it takes {} of memory for its table of stripes, beside caches, and reads {} of it from each member\n",
         size::show(reserved_bytes.next_multiple_of(SHOWN_LEN)),
         size::show(memory_bytes.next_multiple_of(SHOWN_LEN)),
         size::show(opening_bytes.next_multiple_of(SHOWN_LEN)),

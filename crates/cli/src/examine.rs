@@ -40,8 +40,7 @@ fn show(report: &ExamineReport) -> String {
         })
         .collect();
     format!(
-        "{address}\n  array '{}' ({}), level {}, {}, chunk {}, {}, format {}\n  generation {}, epoch {}, last \
-         opened on '{}', {}\n{states}",
+        "{address}\n  array '{}' ({}), level {}, {}, chunk {}, {}, format {}\n  generation {}, epoch {}, {}, {}\n{states}",
         shown(&label.name),
         label.array_uuid,
         label.level,
@@ -51,7 +50,16 @@ fn show(report: &ExamineReport) -> String {
         label.format,
         label.generation,
         label.epoch,
-        shown(&label.holder),
+        show_holder(&label.holder),
         if label.clean { "closed" } else { "not closed" }
     )
+}
+
+/// Who had an array open last, in words.
+pub(crate) fn show_holder(holder: &str) -> String {
+    if holder.is_empty() {
+        "never opened".into()
+    } else {
+        format!("last opened on '{}'", shown(holder))
+    }
 }
