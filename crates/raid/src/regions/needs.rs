@@ -26,9 +26,9 @@ pub struct Needs {
     pub read: u64,
 }
 
-/// The chunk for members of `capacity` bytes: 64 KiB, in an array with a log 128 KiB where they have more than 1 TiB, and as
-/// much more as it takes for such an array to have no more than [`STRIPES_USUAL_MAX`] stripes; but no more than one record of the log has room for, and than members take in one
-/// transfer, of `transfer_len` bytes.
+/// The chunk for members of `capacity` bytes: 64 KiB. In an array with a log it is 128 KiB where members have more than 1 TiB,
+/// and as much more as it takes for the array to have no more than [`STRIPES_USUAL_MAX`] stripes. It is no longer than one
+/// record of the log has room for the checksums of, nor than `transfer_len` bytes, which members take in one transfer.
 #[must_use]
 pub fn usual_chunk(
     level: Level,

@@ -1,10 +1,11 @@
 //! Writes of several ranges: a crash at any moment leaves all of them, or none.
 #![allow(clippy::cast_possible_truncation, reason = "numbers of small arrays")]
 
-use netraid_block::{Buf, SgList};
+use netraid_block::{Buf, ErrorKind, SgList};
 use netraid_raid::{
     geometry::Level,
     logged::{AtomicWrite, RequestId},
+    member::MemberIndex,
 };
 
 use crate::support::{LEVELS, World};
@@ -79,4 +80,28 @@ fn as_many_blocks_as_may_be_are_written_at_once_and_come_home() {
         world.read_all();
         world.assert_clean();
     }
+}
+
+#[test]
+fn without_space_a_write_of_blocks_that_wait_already_is_taken_whatever_lies_between_them() {
+    let mut world = World::empty(Level::Raid5, 4);
+    world.away.insert(0);
+    world.machine.handle_gone(MemberIndex(0), "gone");
+    world.settle();
+    world.full.insert(1, 0);
+    let first = 3 * world.stripe_blocks();
+    let (one, other) = (first, first + 5);
+    world.write(one, 1, 5);
+    world.write(other, 1, 6);
+    world.idle();
+    assert_eq!(world.machine.shortage().unwrap().blocks, 2);
+    let id = begin(&mut world, &[one, other], 9);
+    world.finish(id).unwrap();
+    world.model[one] = 9;
+    world.model[other] = 9;
+    // A block that does not wait needs space of its own.
+    let id = begin(&mut world, &[one, first + 1], 10);
+    let error = world.finish(id).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    world.read_all();
 }

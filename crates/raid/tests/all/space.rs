@@ -12,7 +12,7 @@ use netraid_raid::{
 };
 
 impl World {
-    fn stripe_blocks(&self) -> usize {
+    pub(crate) fn stripe_blocks(&self) -> usize {
         usize::from(self.geometry.data_columns()) * ROWS as usize
     }
 
