@@ -69,6 +69,12 @@ pub fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, TextError> {
     Ok(found)
 }
 
+/// The key by which a target of ours says in a refusal why a login is refused that proved itself, in words for people:
+/// others pass over what follows a status that is none of success.
+pub const REFUSAL_KEY: &str = "X-io.netraid.refusal";
+/// Bytes of that, at most.
+pub const REFUSAL_LEN_MAX: usize = 512;
+
 /// The pairs of a complete text of any length, one by one.
 pub fn pairs(text: &[u8]) -> impl Iterator<Item = Result<(&str, &str), TextError>> {
     // Empty items are padding that some initiators count into the data segment.

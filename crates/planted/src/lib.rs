@@ -85,6 +85,8 @@ macro_rules! errors {
 
 errors! {
     array {
+        LossForgottenByPause: "What was lost while the array paused reads as what was there before.",
+        MadeAgainBehindReadAhead: "What is read ahead after a pause is not told of writes that are made again.",
         AckAfterOneCopy: "A batch is acknowledged when one member has completed it.",
         AckOutOfOrder: "A batch is acknowledged before the one before it.",
         AckBeforeLabels: "The log goes on without a member that failed before labels say so.",
@@ -183,6 +185,14 @@ errors! {
         RightUnaskedAfterData: "A command is not asked for the right that it takes when its data has come.",
     }
     seldom_array {
+        HedgesUncapped: "Hedges send as many reads as they like.",
+        ComputedNotVerified: "What is computed from other members is given to users without a look at checksums.",
+        SlowMemberForgiven: "A slow member counts as fast although a read to it is still under way.",
+        StandstillCounted: "Time in which the engine stood still makes its members' reads late.",
+        GoesOnAfterTakeOver: "An array that paused goes on although another engine has had it meanwhile.",
+        GoesOnWithOlderMembers: "An array that paused goes on with members that were set aside before.",
+        PauseNeverEnds: "A pause goes on beyond its limit.",
+        FlushAfterLossSucceeds: "A flush succeeds although what it was to make stable is lost.",
         SlotReusedBeforeTailStable: "The log goes over what is below a cut before its checkpoint is stable.",
         PageBeforeStable: "Images are written before what they say is stable.",
         CacheLossBelieved: "What a member answers that has lost its cache is believed.",

@@ -37,6 +37,12 @@ impl Lack {
         Self { left: round + 1, left_again: round + 1, mark: 0, caught_up: 0 }
     }
 
+    /// Whether the member lacked everything, when it began to catch up.
+    #[must_use]
+    pub const fn lacks_all(&self) -> bool {
+        self.left == 0 && self.left_again == 0
+    }
+
     /// Whether the member lacks what was written to a mapped stripe.
     #[must_use]
     pub const fn has(&self, physical: u32, entry: Entry) -> bool {

@@ -75,6 +75,8 @@ pub enum ArrayState {
     Optimal,
     /// Serves, with less redundancy than its level gives.
     Degraded,
+    /// Serves nothing for the moment: users' requests wait until enough members are back.
+    Paused,
     /// Serves nothing: more members failed than the level survives.
     Failed,
 }
@@ -86,6 +88,7 @@ impl ArrayState {
         match self {
             Self::Optimal => "optimal",
             Self::Degraded => "degraded",
+            Self::Paused => "paused",
             Self::Failed => "failed",
         }
     }

@@ -34,7 +34,7 @@ use crate::{
     fencing::{Fence, steps::FenceError},
     label::{Holder, Label, LabelError, Uuid},
     logged::Limits,
-    member::MemberIndex,
+    member::{MemberIndex, MemberSet},
     talk::{Next, Talk, Work},
     testimony::Lie,
     volume::PlainOrLogged,
@@ -56,6 +56,36 @@ pub struct Options {
     /// or of another array than most, is none where the others can serve, as if its member was away; and labels of
     /// another array of the same name that was made and never opened count as none.
     pub is_placed: bool,
+    /// The engine has had the array open all the time, and goes on with it.
+    pub continues: Option<Continues>,
+    /// It is not opened for writing without a member that took part last: somebody may only have forgotten it.
+    pub wants_all: bool,
+    /// So many of the last devices are spares: each is a member where its label says that it took a place of this
+    /// array, and nothing else otherwise.
+    pub spares: usize,
+}
+
+/// What an engine knows of an array that it has had open all the time: nobody else may have had it meanwhile, and what it
+/// goes on with is not older.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Continues {
+    /// The array.
+    pub array: Uuid,
+    /// The engine's identity, as in labels.
+    pub engine: Uuid,
+    /// The generation of its labels.
+    pub generation: u64,
+    /// The epoch of the last label that was stable on all members that took part.
+    pub epoch: u64,
+}
+
+impl Continues {
+    /// By the last label that was stable on all members that took part.
+    #[must_use]
+    pub const fn of(label: &Label) -> Self {
+        let Label { array_uuid: array, generation, epoch, .. } = *label;
+        Self { array, engine: label.holder.engine_id, generation, epoch }
+    }
 }
 
 /// The engine that opens an array.
@@ -195,8 +225,38 @@ pub enum OpenError<E> {
         /// The device.
         place: usize,
     },
+    /// Members that took part last are not there, or are left out.
+    Fewer {
+        /// Name of the array.
+        name: String,
+        /// Which.
+        members: MemberSet,
+    },
     /// The machine cannot go on with the members that are left.
     Machine(IoError),
+    /// The labels are older than the last one of the engine that goes on: those that have it are away.
+    Behind {
+        /// Name of the array.
+        name: String,
+        /// What the newest label says.
+        generation: u64,
+        /// What the newest label says.
+        epoch: u64,
+    },
+    /// The devices are members of another array by now.
+    MadeAnew {
+        /// Name of that array.
+        name: String,
+    },
+    /// Another engine has had the array since it was opened here.
+    TakenOver {
+        /// Name of the array.
+        name: String,
+        /// Who had it.
+        holder: String,
+        /// The generation that its labels show.
+        generation: u64,
+    },
 }
 
 /// What an administrator should know of a device.
@@ -208,6 +268,13 @@ pub enum Note<E> {
     NoLabel(usize, LabelError),
     /// It is of another array, which was never opened.
     NeverOpened {
+        /// Where.
+        place: usize,
+        /// Name of that array.
+        name: String,
+    },
+    /// It is no spare, but a member of another array.
+    ForeignSpare {
         /// Where.
         place: usize,
         /// Name of that array.
@@ -246,8 +313,15 @@ pub enum Note<E> {
     },
     /// It has no reservations.
     NotFenced(usize),
-    /// It was a member, and another device has its place.
-    Replaced(usize, MemberIndex),
+    /// It was a member, and another device has its place; whether that one is there.
+    Replaced {
+        /// Where.
+        place: usize,
+        /// Which member it was.
+        member: MemberIndex,
+        /// Whether the other device is there.
+        is_served: bool,
+    },
     /// It was a member, and is not up to date.
     NotCurrent(usize, MemberIndex),
 }
@@ -361,6 +435,7 @@ impl<E: Failure> Opening<E> {
     async fn open(&mut self, engine: Engine) -> Result<Opened<E>, OpenError<E>> {
         self.visit().await;
         let mut found = self.read_labels().await?;
+        self.leave_out_foreign_spares(&mut found);
         let mut strangers = Vec::new();
         if self.options.is_placed {
             self.leave_out_unopened(&mut found);
@@ -375,6 +450,7 @@ impl<E: Failure> Opening<E> {
                 (Some(written), forgers)
             }
         };
+        self.check_all_there(&found[held.assembly.truth].1.label, &held.places)?;
         self.give_back_unused(&held.places).await;
         let liars = start::liars(&held.assembly, &found, forgers, strangers);
         let labels = |place: &Option<usize>| {

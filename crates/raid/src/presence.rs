@@ -92,6 +92,12 @@ impl Presence {
         }
     }
 
+    /// When the last look was.
+    #[must_use]
+    pub const fn looked_at(&self) -> Option<Duration> {
+        self.looked_at
+    }
+
     /// Members that take part and had no session at the last look.
     #[must_use]
     pub fn suspects(&self) -> MemberSet {

@@ -23,7 +23,7 @@ pub const CHECKPOINT_OFFSETS: [u64; 2] = [16 << 10, 48 << 10];
 pub const LIST_OFFSETS: [u64; 2] = [4 << 10, 36 << 10];
 /// Bytes of a slot of the list of snapshots.
 pub const LIST_LEN: u32 = 12 << 10;
-/// Where a member's counters of errors and its history are to be, in two slots; nothing writes them yet.
+/// Where a member's counters of errors are, in two slots.
 pub const HISTORY_OFFSETS: [u64; 2] = [20 << 10, 52 << 10];
 /// Bytes of a slot of counters and history: what is behind it, up to the next label, is free.
 pub const HISTORY_LEN: u32 = PAGE_LEN;

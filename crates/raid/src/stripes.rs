@@ -12,6 +12,7 @@ mod entries;
 mod free;
 mod interval;
 mod page;
+mod walk;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +26,8 @@ use interval::PageIntervals;
 pub use interval::{Interval, SNAPSHOT_NUMBER_MAX};
 use netraid_block::narrow;
 pub use page::StripePage;
+use walk::Walk;
+pub use walk::{Walked, Walker};
 
 use crate::{
     format::Format,
@@ -103,6 +106,8 @@ pub struct StripeTable {
     /// How often each stripe is pinned, for those that are.
     pins: BTreeMap<u32, u32>,
     changed_pages: BTreeSet<u64>,
+    /// Who goes through the table.
+    walks: BTreeMap<Walker, Walk>,
 }
 
 impl StripeTable {
@@ -125,6 +130,7 @@ impl StripeTable {
             free: FreeStripes::all(physical),
             pins: BTreeMap::new(),
             changed_pages: BTreeSet::new(),
+            walks: BTreeMap::new(),
         }
     }
 
@@ -287,7 +293,9 @@ impl StripeTable {
     pub fn touch(&mut self, physical: u32, round: u32) {
         let entry = &mut self.physical[physical as usize];
         if entry.round < round {
+            let was = *entry;
             entry.round = round;
+            self.note_walks(physical, was);
             self.note_change(physical);
         }
     }
@@ -327,7 +335,10 @@ impl StripeTable {
     /// A logical stripe was written to a physical one, in that round.
     fn be_born(&mut self, physical: u32, round: u32) {
         let born = if planted(Planted::BirthFromRound) { round } else { self.next_number };
-        self.physical[physical as usize].round = round;
+        let slot = &mut self.physical[physical as usize];
+        let was = *slot;
+        slot.round = round;
+        self.note_walks(physical, was);
         self.set_interval(physical, Interval::open(born));
         self.note_change(physical);
     }
@@ -356,14 +367,20 @@ impl StripeTable {
     fn assign(&mut self, logical: u32, to: Option<u32>) {
         let from = self.logical[logical as usize].take();
         if let Some(from) = from {
-            self.physical[from as usize].logical = Stripe::NONE;
+            let slot = &mut self.physical[from as usize];
+            let was = *slot;
+            slot.logical = Stripe::NONE;
             self.mapped -= 1;
+            self.note_walks(from, was);
             self.free_if_unused(from);
         }
         let Some(to) = to else { return };
         let new = Stripe::new(Some(logical));
-        let other = core::mem::replace(&mut self.physical[to as usize].logical, new);
-        if let Some(other) = other.get() {
+        let slot = &mut self.physical[to as usize];
+        let was = *slot;
+        slot.logical = new;
+        self.note_walks(to, was);
+        if let Some(other) = was.logical.get() {
             self.logical[other as usize] = Stripe::NONE;
             self.mapped -= 1;
         }

@@ -160,6 +160,15 @@ impl WrittenBits {
         self.count
     }
 
+    /// How many stripes at or after `from` hold data.
+    #[must_use]
+    pub fn count_from(&self, from: u64) -> u64 {
+        let whole = from.div_ceil(8);
+        let first = (from..self.stripes.min(whole * 8)).filter(|stripe| self.get(*stripe)).count();
+        let rest = self.visible.get(to_usize(whole)..).unwrap_or_default();
+        first as u64 + ones(rest)
+    }
+
     /// The first stripe at or after `from` that holds data.
     #[must_use]
     pub fn next_written(&self, from: u64) -> Option<u64> {
@@ -303,6 +312,19 @@ pub(crate) mod tests {
         assert_eq!(judge(&[[3 + (1 << 40), 8], [4, 8], [4 + (1 << 40), 7]]), Ok(MemberSet::EMPTY));
         let (first, second) = (MemberIndex(1), MemberIndex(0));
         assert_eq!(judge(&[[3, 8], [3, 1 << 59]]), Err(Contradiction { page: 1, first, second }));
+    }
+
+    #[test]
+    fn stripes_with_data_are_counted_from_any_stripe_on() {
+        let mut bits = WrittenBits::new([1; 16], 50);
+        for stripe in [0, 3, 8, 9, 31, 49] {
+            bits.stage(stripe, true);
+            bits.publish(stripe);
+        }
+        for from in 0..=50 {
+            let expected = (from..50).filter(|stripe| bits.get(*stripe)).count() as u64;
+            assert_eq!(bits.count_from(from), expected, "from {from}");
+        }
     }
 
     #[test]

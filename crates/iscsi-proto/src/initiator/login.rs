@@ -27,6 +27,10 @@ pub enum LoginError {
     /// Wrong name or secret, or a secret is needed and none was given (status 0x0201).
     #[error("authentication failed; check the user name and the secret")]
     Authentication,
+    /// The secret was right, and the target says why it lets nobody in by it all the same (status 0x0201 with
+    /// [`text::REFUSAL_KEY`]).
+    #[error("the target knows the secret and refuses the login: {0}")]
+    Denied(String),
     /// The initiator may not use this target (status 0x0202).
     #[error("this initiator is not allowed to use the target")]
     Forbidden,
@@ -73,13 +77,13 @@ pub enum LoginError {
 }
 
 impl LoginError {
-    fn from_status(status: u16, address: Option<String>) -> Self {
+    fn from_status(status: u16, address: Option<String>, denial: Option<String>) -> Self {
         match status {
             0x0101 | 0x0102 => {
                 let permanent = status == 0x0102;
                 Self::Moved { address: address.unwrap_or_default(), permanent }
             }
-            0x0201 => Self::Authentication,
+            0x0201 => denial.map_or(Self::Authentication, Self::Denied),
             0x0202 => Self::Forbidden,
             0x0203 | 0x0204 => Self::NotFound,
             0x0300..=0x03ff => Self::Unavailable { status },
@@ -93,6 +97,7 @@ impl LoginError {
         match self {
             Self::Unavailable { .. } => true,
             Self::Authentication
+            | Self::Denied(_)
             | Self::Forbidden
             | Self::NotFound
             | Self::Moved { .. }
@@ -102,6 +107,14 @@ impl LoginError {
             | Self::Unproven(_) => false,
         }
     }
+}
+
+/// What a target says to people: none of what is too long, or does something to a terminal.
+fn readable(said: &str) -> Option<String> {
+    let is_fit = said.len() <= text::REFUSAL_LEN_MAX
+        && !said.is_empty()
+        && said.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    is_fit.then(|| said.to_string())
 }
 
 /// What a response leads to.
@@ -198,7 +211,10 @@ impl Login {
         if response.status != 0 {
             let pairs = text::parse(data).unwrap_or_default();
             let address = value(&pairs, "TargetAddress").map(ToString::to_string);
-            return Ok(Step::Failed(LoginError::from_status(response.status, address)));
+            // Before that it knows nothing that it could say.
+            let denial =
+                value(&pairs, text::REFUSAL_KEY).filter(|_| self.proven).and_then(readable);
+            return Ok(Step::Failed(LoginError::from_status(response.status, address, denial)));
         }
         self.requests += 1;
         if response.current_stage != self.stage || self.requests > REQUESTS_MAX {

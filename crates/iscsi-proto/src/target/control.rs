@@ -99,8 +99,17 @@ impl Connection {
     /// everybody is. Without effect when nobody waits. Poll the node's wakes after.
     pub fn handle_standing(&mut self, node: &mut Node, standing: Option<Standing>) {
         let Phase::Login(login) = &mut self.phase else { return };
-        let Some(step) = login.judge(standing.is_some()) else { return };
+        let Some(step) = login.judge(standing.is_some(), None) else { return };
         self.standing = standing.unwrap_or_default();
+        let cid = login.cid();
+        self.take_step(node, step, cid);
+    }
+
+    /// Whoever waits to be judged has proven who it is, and is not let in all the same: it is told why. Without effect when
+    /// nobody waits.
+    pub fn handle_denied(&mut self, node: &mut Node, told: &str) {
+        let Phase::Login(login) = &mut self.phase else { return };
+        let Some(step) = login.judge(false, Some(told)) else { return };
         let cid = login.cid();
         self.take_step(node, step, cid);
     }
@@ -110,7 +119,7 @@ impl Connection {
     pub fn handle_shortage(&mut self) {
         const OUT_OF_RESOURCES: u16 = 0x0302;
         let Phase::Login(login) = &mut self.phase else { return };
-        let Some(step) = login.judge(false) else { return };
+        let Some(step) = login.judge(false, None) else { return };
         let refusal = LoginResponse { status: OUT_OF_RESOURCES, ..step.response };
         self.refuse_login(&refusal, step.text);
     }

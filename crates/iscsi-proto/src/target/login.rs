@@ -11,7 +11,7 @@ use crate::{
     chap::{Algorithm, Challenge, ChapError, Question, Secret},
     negotiation::{Negotiation, NegotiationError, SessionType},
     pdu::{LoginRequest, LoginResponse},
-    text::{self, Collector},
+    text::{self, Collector, REFUSAL_KEY, REFUSAL_LEN_MAX},
 };
 
 /// Login status (RFC 7143, section 11.13.5).
@@ -271,8 +271,8 @@ impl Login {
     }
 
     /// Goes on with who waits to be judged; none when nobody does. Whoever is refused gets the same
-    /// bytes whatever the reason.
-    pub(super) fn judge(&mut self, is_good: bool) -> Option<Step> {
+    /// bytes whatever the reason, unless it is to be `told`.
+    pub(super) fn judge(&mut self, is_good: bool, told: Option<&str>) -> Option<Step> {
         let (request, step) = self.held.take()?;
         self.proof = None;
         if is_good {
@@ -281,7 +281,11 @@ impl Login {
         }
         let response =
             LoginResponse { status: status::AUTHENTICATION_FAILURE, ..respond(&request) };
-        Some(Step { response, text: Vec::new(), end: End::Refused })
+        let mut text = Vec::new();
+        if let Some(told) = told.filter(|told| told.len() <= REFUSAL_LEN_MAX) {
+            text::push(&mut text, REFUSAL_KEY, told);
+        }
+        Some(Step { response, text, end: End::Refused })
     }
 
     fn advance(

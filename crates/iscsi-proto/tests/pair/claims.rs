@@ -80,6 +80,20 @@ fn who_is_not_let_in_is_told_one_thing_only() {
 }
 
 #[test]
+fn who_has_proven_itself_is_told_why_it_is_refused_in_words_of_a_bounded_length() {
+    for (told, expected) in
+        [("fenced", &b"X-io.netraid.refusal=fenced\0"[..]), (&"x".repeat(513), b"")]
+    {
+        let mut hand = claimed(&who("the name", "the secret"));
+        hand.pair.host.machine.handle_denied(&mut hand.pair.node, told);
+        let answer = hand.answer().unwrap();
+        assert_eq!((answer.response.status, &answer.text[..]), (0x0201, expected));
+        assert!(hand.pair.host.machine.is_finished());
+        assert!(judge(&mut hand, Some(HERE)).is_none(), "let in after all");
+    }
+}
+
+#[test]
 fn nothing_comes_before_the_answer() {
     let mut hand = claimed(&who("the name", "the secret"));
     let answer = hand.say(OPERATIONAL, Some(3), &[]);

@@ -210,6 +210,8 @@ pub struct Progress {
     pub background: Background,
     /// Stripes that need no more work.
     pub done: u64,
-    /// Stripes in all.
+    /// Stripes in all; of a rebuild, those that hold data.
     pub total: u64,
+    /// Stripes that cannot be had from the other members: while there are any, a rebuild does not end.
+    pub lost: u64,
 }

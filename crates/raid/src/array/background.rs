@@ -48,6 +48,8 @@ struct Rebuild {
     /// The next stripe to look at.
     cursor: u64,
     in_flight: BTreeSet<u64>,
+    /// Stripes that hold data and are not rebuilt yet; none before the first was looked at.
+    left: Option<u64>,
     /// Progress that is being made stable: stripes below it were rebuilt when the flush began.
     flushing: Option<u64>,
     checkpoint: u64,
@@ -112,6 +114,16 @@ impl BackgroundWork {
         self.rebuilds.insert(member, rebuild);
     }
 
+    /// A stripe holds data now, or holds none any more.
+    pub(super) fn note_written(&mut self, stripe: u64, was: bool, is: bool) {
+        let is_ahead = |rebuild: &&mut Rebuild| !rebuild.retried && stripe >= rebuild.cursor;
+        for rebuild in self.rebuilds.values_mut().filter(is_ahead) {
+            if let Some(left) = &mut rebuild.left {
+                *left = (*left + u64::from(is)).saturating_sub(u64::from(was));
+            }
+        }
+    }
+
     /// A commit of every page has begun, to all members that are live now.
     pub(super) fn pages_started(&mut self) {
         let wanted = self.rebuilds.values_mut().filter(|r| r.pages == Pages::Wanted);
@@ -135,15 +147,25 @@ impl BackgroundWork {
             && self.rebuilds.values().all(|r| r.in_flight.is_empty() && r.flushing.is_none())
     }
 
-    pub(super) fn progress(&self, geometry: &Geometry, unsynced: &Unsynced) -> Option<Progress> {
-        let total = geometry.stripes();
+    /// How far this is, where so many stripes hold data.
+    pub(super) fn progress(
+        &self,
+        geometry: &Geometry,
+        unsynced: &Unsynced,
+        written: u64,
+    ) -> Vec<Progress> {
         if unsynced.count > 0 {
+            let (total, lost) = (geometry.stripes(), 0);
             let done = total - unsynced.count;
-            return Some(Progress { background: Background::Resync, done, total });
+            return alloc::vec![Progress { background: Background::Resync, done, total, lost }];
         }
-        let (member, rebuild) = self.rebuilds.first_key_value()?;
-        let background = Background::Rebuild(*member);
-        Some(Progress { background, done: rebuild.watermark().min(total), total })
+        let rebuild = |(member, rebuild): (&MemberIndex, &Rebuild)| Progress {
+            background: Background::Rebuild(*member),
+            done: written.saturating_sub(rebuild.left.unwrap_or(written)),
+            total: written,
+            lost: if rebuild.reported { rebuild.failed.len() as u64 } else { 0 },
+        };
+        self.rebuilds.iter().map(rebuild).collect()
     }
 }
 
@@ -200,6 +222,9 @@ impl ArrayMachine {
     fn continue_rebuild(&mut self, member: MemberIndex, window: usize) {
         loop {
             let Some(rebuild) = self.background.rebuilds.get_mut(&member) else { return };
+            if rebuild.left.is_none() {
+                rebuild.left = Some(self.written.count_from(rebuild.cursor));
+            }
             if rebuild.in_flight.len() >= window {
                 return;
             }
@@ -300,6 +325,7 @@ impl ArrayMachine {
         }
         rebuild.in_flight.remove(&stripe);
         if ok {
+            rebuild.left = rebuild.left.map(|left| left.saturating_sub(1));
             self.checkpoint_rebuild(member);
         } else {
             rebuild.failed.insert(stripe);

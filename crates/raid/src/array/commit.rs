@@ -143,7 +143,10 @@ impl ArrayMachine {
         let Some(running) = self.commit.running.take() else { return };
         if self.failed.is_none() {
             for op in &running.ops {
-                self.written.publish(self.ops[op.0].stripe);
+                let stripe = self.ops[op.0].stripe;
+                let was_written = self.written.get(stripe);
+                self.written.publish(stripe);
+                self.background.note_written(stripe, was_written, self.written.get(stripe));
             }
             if running.every_page {
                 self.background.pages_done();

@@ -341,13 +341,13 @@ impl ArrayMachine {
         self.written.count()
     }
 
-    /// How far background work is, if there is any.
+    /// How far background work is: what is done now first, then what waits for it.
     #[must_use]
-    pub fn progress(&self) -> Option<Progress> {
+    pub fn progress(&self) -> Vec<Progress> {
         if self.read_only {
-            return None;
+            return Vec::new();
         }
-        self.background.progress(&self.geometry, &self.unsynced)
+        self.background.progress(&self.geometry, &self.unsynced, self.written.count())
     }
 
     /// Users' requests that have not ended.

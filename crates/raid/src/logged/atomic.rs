@@ -119,9 +119,20 @@ impl AtomicWrite {
         self.blocks.iter().map(move |(first, data)| *first..*first + blocks(data))
     }
 
+    /// The ranges in bytes of the volume, ascending.
+    pub(crate) fn ranges_of_bytes(&self) -> impl Iterator<Item = Range<u64>> {
+        let block = u64::from(BLOCK);
+        self.ranges().map(move |range| range.start * block..range.end * block)
+    }
+
     /// Blocks of all ranges, in 4 KiB.
     fn len(&self) -> u64 {
         self.ranges().map(|range| range.end - range.start).sum()
+    }
+
+    /// Bytes of all ranges.
+    pub(crate) fn data_len(&self) -> u64 {
+        self.len() * u64::from(BLOCK)
     }
 
     /// The range of bytes from the first block to the last.

@@ -87,13 +87,14 @@ impl Array {
             // The log would end at a record that its payload does not fit.
             let checksum = self.state().layout.checksum;
             let payload = dirty.logged(checksum, number)?;
-            let Dirty { data, sum, .. } = dirty;
+            let Dirty { data, sum, is_joined, .. } = dirty;
             let ticket = self.ticket();
             let (record, payload) = match payload {
                 Some(payload) => (Record::Data { block: number, crc: sum }, payload.into()),
                 None => (Record::Zeroes { block: number, count: 1 }, SgList::new()),
             };
-            self.state().push_again(record, payload, Note::data(ticket.id(), data));
+            let note = Note::data(ticket.id(), data).joined(is_joined);
+            self.state().push_again(record, payload, note);
             tickets.push(ticket);
         }
         for ticket in tickets {

@@ -26,6 +26,8 @@ pub(super) struct Dirty {
     pub(super) data: Option<Buf>,
     /// The checksum that it has in the log.
     pub(super) sum: u32,
+    /// It was written at once with others: a crash leaves all of them or none.
+    pub(super) is_joined: bool,
 }
 
 impl Dirty {
@@ -68,7 +70,8 @@ impl Dirty {
 
     /// A block of zeros.
     pub(super) const fn zeros(checksum: ChecksumKind, block: u64, position: Position) -> Self {
-        Self { position, data: None, sum: checksum.zeroes_in_log(block) }
+        let sum = checksum.zeroes_in_log(block);
+        Self { position, data: None, sum, is_joined: false }
     }
 }
 
@@ -132,14 +135,16 @@ impl DirtyBlocks {
         }
     }
 
-    /// Blocks of a range are void, as far as they are from below `upto`. How many these were.
-    pub(super) fn void(&mut self, blocks: Range<u64>, upto: Position) -> u64 {
-        let old = |(block, dirty): (u64, &Dirty)| (dirty.position < upto).then_some(block);
-        let old: Vec<u64> = self.range(blocks).filter_map(old).collect();
-        for block in &old {
+    /// Blocks of a range are void, as far as they are from below `upto`. Which these were, with where they are in the
+    /// log.
+    pub(super) fn void(&mut self, blocks: Range<u64>, upto: Position) -> Vec<(u64, Position)> {
+        let place = |(block, dirty): (u64, &Dirty)| (block, dirty.position);
+        let is_old = |(_, position): &(u64, Position)| *position < upto;
+        let old: Vec<(u64, Position)> = self.range(blocks).map(place).filter(is_old).collect();
+        for (block, _) in &old {
             self.blocks.remove(block);
         }
-        old.len() as u64
+        old
     }
 }
 
@@ -158,7 +163,8 @@ mod tests {
         let sum = bytes::sum(&bytes);
         let dirty = |bytes: &[u8]| {
             let data = Some(Buf::copy_from(bytes));
-            Dirty { position: Position(3), data, sum }.contents(KIND, 5, HOME)
+            let (position, is_joined) = (Position(3), false);
+            Dirty { position, data, sum, is_joined }.contents(KIND, 5, HOME)
         };
         assert_eq!(dirty(&bytes).unwrap().len(), BLOCK as usize);
         bytes[100] ^= 1;
@@ -197,7 +203,10 @@ mod tests {
                         let before = model.len();
                         model.retain(|at, one| !range.contains(at) || *one >= position);
                         let gone = (before - model.len()) as u64;
-                        assert_eq!(cache.void(range.clone(), Position(position)), gone);
+                        assert_eq!(
+                            cache.void(range.clone(), Position(position)).len() as u64,
+                            gone
+                        );
                     }
                 }
                 let all = cache.range(0..u64::MAX).map(|(at, one)| (at, one.position.0));

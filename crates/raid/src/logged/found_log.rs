@@ -179,6 +179,9 @@ impl FoundLog {
 struct Window {
     start: Position,
     bytes: Option<Buf>,
+    /// Before this there is something that cannot be read: no more is read there than is asked for. A disk may take
+    /// seconds to say so of a block, and would be asked for it with each batch that stands before it.
+    is_bad_before: Position,
 }
 
 impl Window {
@@ -272,20 +275,24 @@ impl Reader {
         if u64::from(blocks) > left {
             return None;
         }
-        let most = u64::from(blocks.max(WINDOW_BLOCKS)).min(left);
+        let is_bad = position < window.is_bad_before;
+        let wanted = if is_bad { blocks } else { blocks.max(WINDOW_BLOCKS) };
+        let most = u64::from(wanted).min(left);
         let offset = self.base + self.ring.offset(position);
         let block = u64::from(LOG_BLOCK_LEN);
         match self.array.read_long(member, offset, most * block).await {
             Ok(data) => {
-                *window = Window { start: position, bytes: Some(data.to_contiguous()) };
+                (window.start, window.bytes) = (position, Some(data.to_contiguous()));
                 window.get(position, blocks)
             }
-            Err(_) => {
+            Err(_) if most > u64::from(blocks) => {
+                window.is_bad_before = Position(position.0 + most);
                 // A bad block takes away what is in it, and nothing before it.
                 let data =
                     self.array.read_long(member, offset, u64::from(blocks) * block).await.ok()?;
                 Some(data.to_contiguous())
             }
+            Err(_) => None,
         }
     }
 }

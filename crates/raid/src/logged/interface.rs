@@ -5,6 +5,7 @@ use alloc::string::String;
 use netraid_block::{IoError, Op, Pool, SgList};
 
 use crate::{
+    faults::Fault,
     label::{Holder, Label, Uuid},
     log::Beginnings,
     member::{ArrayState, MemberIndex, MemberState},
@@ -168,6 +169,15 @@ pub enum Event {
     },
     /// The array's state changed.
     State(ArrayState),
+    /// Something was found wrong with what a member has.
+    Found {
+        /// Which.
+        member: MemberIndex,
+        /// What.
+        fault: Fault,
+        /// How many blocks or writes.
+        count: u64,
+    },
     /// Bytes on a member were wrong or unreadable and were written again.
     Repaired {
         /// Which.

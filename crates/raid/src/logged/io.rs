@@ -486,6 +486,22 @@ impl State {
         self.leave(member, &error, None);
     }
 
+    /// A read is late: those who wait for it and have a choice are told. How many reads they send at most.
+    pub(super) fn note_late(&mut self, io: IoId) -> u64 {
+        let Some(Io { kind: IoKind::Read, whom: For::Waits(waits), .. }) = self.ios.get(io.0)
+        else {
+            return 0;
+        };
+        let waits = waits.clone();
+        let told: u64 = waits.iter().map(|(wait, _)| self.waits.note_late(*wait)).sum();
+        let code = self.layout.code;
+        if code.check_columns() == 0 {
+            return 0;
+        }
+        let reads_each = if code.is_copies() { 1 } else { u64::from(code.data_columns()) };
+        told * reads_each
+    }
+
     /// Gives a wait its answer.
     pub(super) fn settle(&mut self, wait: WaitId, answer: Result<SgList, IoError>) {
         self.waits.settle(wait, answer);

@@ -9,7 +9,7 @@
 
 use alloc::collections::BTreeMap;
 
-use netraid_block::{IoError, SgList};
+use netraid_block::{ErrorKind, IoError, SgList};
 
 use super::{
     Rule,
@@ -28,6 +28,28 @@ struct Joinable {
     array: Array,
     place: (MemberIndex, u64),
     wait: WaitId,
+}
+
+/// A read that was begun.
+pub(super) struct JoinedRead {
+    ticket: Ticket,
+    /// Others may join it.
+    joinable: Option<Joinable>,
+}
+
+impl JoinedRead {
+    /// What it brings.
+    pub(super) async fn answer(self) -> Result<SgList, IoError> {
+        let Self { ticket, joinable } = self;
+        let answer = ticket.answer().await;
+        drop(joinable);
+        answer
+    }
+
+    /// What it brings; none when that is late, and may be waited for further.
+    pub(super) async fn answer_in_time(&self) -> Option<Result<SgList, IoError>> {
+        self.ticket.answer_in_time().await
+    }
 }
 
 impl Drop for Joinable {
@@ -50,17 +72,36 @@ impl Array {
         offset: u64,
         len: u32,
     ) -> Result<SgList, IoError> {
-        if !self.state().is_any_absent() {
-            return self.read_member(member, offset, len, true).await;
+        match self.begin_joined(member, offset, len)?.answer().await {
+            // The read that this one had joined was given up.
+            Err(error) if error.kind() == ErrorKind::Aborted => {
+                self.read_member(member, offset, len, true).await
+            }
+            answer => answer,
         }
+    }
+
+    /// The same; it is waited for later.
+    ///
+    /// # Errors
+    /// When the member takes no part.
+    pub(super) fn begin_joined(
+        &self,
+        member: MemberIndex,
+        offset: u64,
+        len: u32,
+    ) -> Result<JoinedRead, IoError> {
         let ticket = self.ticket();
-        if self.state().share_read(&ticket, member, offset, len) {
-            return ticket.answer().await;
+        // While members are slow what is read is read for one computation after the other, too.
+        if !self.state().is_any_absent_or_slow() {
+            self.state().push_read(ticket.id(), member, offset, len, true)?;
+            return Ok(JoinedRead { ticket, joinable: None });
         }
-        let joinable = self.read_for_others(&ticket, member, offset, len)?;
-        let answer = ticket.answer().await;
-        drop(joinable);
-        answer
+        if self.state().share_read(&ticket, member, offset, len) {
+            return Ok(JoinedRead { ticket, joinable: None });
+        }
+        let joinable = Some(self.read_for_others(&ticket, member, offset, len)?);
+        Ok(JoinedRead { ticket, joinable })
     }
 
     fn read_for_others(
@@ -78,8 +119,9 @@ impl Array {
 }
 
 impl State {
-    fn is_any_absent(&self) -> bool {
-        self.label.members.iter().any(|entry| entry.state != MemberState::InSync)
+    fn is_any_absent_or_slow(&self) -> bool {
+        let is_absent = self.label.members.iter().any(|entry| entry.state != MemberState::InSync);
+        is_absent || !self.slow.is_empty()
     }
 
     /// Has a ticket answered by a read that is under way, if there is one of all these bytes.

@@ -38,14 +38,33 @@ pub(super) struct Note {
     wait: Option<WaitId>,
     /// The contents of a DATA record.
     data: Option<Buf>,
-    /// The space of the stripe that a REMAP leaves is to be given back.
-    discard: bool,
+    /// What a REMAP is for.
+    remaps: Remaps,
+    /// A DATA record that is written at once with others.
+    is_joined: bool,
+}
+
+/// What a REMAP is for: what is lost with it, should a failure of all power undo it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Remaps {
+    /// No REMAP, or one by which nothing new came: what was there has moved.
+    #[default]
+    Moved,
+    /// A user has written the whole stripe.
+    Written,
+    /// The stripe is given back, and so is the space that it had.
+    GivenBack,
 }
 
 impl Note {
     /// Of contents that somebody waits for.
     pub(super) const fn data(wait: WaitId, data: Option<Buf>) -> Self {
-        Self { wait: Some(wait), data, discard: false }
+        Self { wait: Some(wait), data, remaps: Remaps::Moved, is_joined: false }
+    }
+
+    /// The same, written at once with others or not.
+    pub(super) fn joined(self, is_joined: bool) -> Self {
+        Self { is_joined, ..self }
     }
 }
 
@@ -58,7 +77,7 @@ pub(super) struct LogState {
     /// Blocks of the volume that will be dirty when their records are acknowledged.
     becoming_dirty: u64,
     /// REMAPs that are acknowledged and not stable, in their order.
-    unstable: VecDeque<UnstableRemap>,
+    pub(super) unstable: VecDeque<UnstableRemap>,
     /// Blocks that these have voided: dirty again if a crash drops them, and then they are to be
     /// brought home.
     voided: u64,
@@ -81,10 +100,15 @@ pub(super) struct LogState {
 
 /// A REMAP that a failure of all power may undo.
 #[derive(Debug)]
-struct UnstableRemap {
-    position: Position,
+pub(super) struct UnstableRemap {
+    pub(super) position: Position,
+    /// The logical stripe.
+    pub(super) logical: u32,
+    pub(super) remaps: Remaps,
     /// Dirty blocks that it has voided.
     voided: u64,
+    /// Those of them that were not stable: they are in the log, and in what the REMAP has moved, alone.
+    pub(super) unstable: Vec<(u64, Position)>,
     /// Whole stripes that it has written.
     stripes: u64,
 }
@@ -247,11 +271,11 @@ impl State {
 
     /// What a record says counts now.
     fn apply(&mut self, acked: Acked<Note>) {
-        let Acked { position, record, tag: Note { wait, data, discard } } = acked;
+        let Acked { position, record, tag: Note { wait, data, remaps, is_joined } } = acked;
         match record {
             Record::Data { block, crc } => {
                 self.log.becoming_dirty -= 1;
-                self.dirty.insert(block, Dirty { position, data, sum: crc });
+                self.dirty.insert(block, Dirty { position, data, sum: crc, is_joined });
             }
             Record::Zeroes { block, count } => {
                 self.log.becoming_dirty -= count;
@@ -262,6 +286,7 @@ impl State {
             Record::Remap { stripe, to, void_upto, written, sums } => {
                 let (logical, to) = (narrow(stripe), to.map(narrow));
                 let left = self.stripes.remap(logical, to, self.round);
+                let discard = remaps == Remaps::GivenBack;
                 if let Some(physical) = left {
                     self.limbo.push(Limbo { physical, position, discard });
                     if planted(Planted::FreeOnCompleted) {
@@ -271,12 +296,21 @@ impl State {
                 let first = self.layout.first_block(logical);
                 let blocks = first..first + u64::from(self.layout.stripe_blocks());
                 let voided = self.dirty.void(blocks, void_upto);
+                let stable = self.writer().stable();
+                let is_unstable = |(_, position): &&(u64, Position)| *position >= stable;
+                let unstable = match remaps {
+                    Remaps::Moved => voided.iter().filter(is_unstable).copied().collect(),
+                    Remaps::Written | Remaps::GivenBack => Vec::new(),
+                };
                 if let Some(to) = to {
                     self.set_stripe_sums(to, &written, &sums);
                 }
                 self.note_unstable(UnstableRemap {
                     position,
-                    voided,
+                    logical,
+                    remaps,
+                    voided: voided.len() as u64,
+                    unstable,
                     stripes: to.is_some().into(),
                 });
                 self.waiters.wake(Change::Room);
@@ -491,7 +525,7 @@ impl Array {
         room.becoming_dirty -= count;
         let tickets: Vec<Ticket> = blocks.iter().map(|_| self.ticket()).collect();
         let records = blocks.into_iter().zip(&tickets).map(|((block, crc, data), ticket)| {
-            let note = Note::data(ticket.id(), Some(data.clone()));
+            let note = Note::data(ticket.id(), Some(data.clone())).joined(true);
             (Record::Data { block, crc }, data.into(), note)
         });
         let records: Vec<(Record, SgList, Note)> = records.collect();
@@ -516,9 +550,9 @@ impl Array {
     }
 
     /// Logs any other record, and waits until it is acknowledged.
-    pub(super) async fn log_record(&self, record: Record, payload: SgList, discard: bool) {
+    pub(super) async fn log_record(&self, record: Record, payload: SgList, remaps: Remaps) {
         let ticket = self.ticket();
-        let note = Note { wait: Some(ticket.id()), data: None, discard };
+        let note = Note { wait: Some(ticket.id()), data: None, remaps, is_joined: false };
         self.state().push_record(record, payload, note);
         // There is nothing in the answer.
         let _ = ticket.answer().await;

@@ -21,22 +21,47 @@ use super::{
 };
 use crate::{
     checkpoint::Checkpoint,
+    faults::Fault,
     format::Format,
     lack::Lack,
     member::{MemberIndex, MemberSet, MemberState},
     page::ImageKey,
+    pages::TablePages,
     planted::{Planted, planted},
     regions::{CHECKPOINT_OFFSETS, PAGE_LEN},
-    stripes::StripePage,
+    stripes::{StripePage, Walked, Walker},
 };
 
 /// Stripes that are caught up at a time.
 const STRIPES_AT_ONCE: usize = 32;
 /// Pages that are copied at a time.
 const PAGES_AT_ONCE: u64 = 64;
+/// Stripes that are counted whenever one was caught up, to know how many are ahead.
+const COUNTED_AT_ONCE: u32 = 1 << 14;
 
 /// Images of a page.
 type Images = Vec<(ImageKey, Vec<u8>)>;
+
+/// How far a member is that catches up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CatchUp {
+    /// It lacked everything.
+    pub lacks_all: bool,
+    /// Stripes that it lacks and that are mapped, and pages of tables.
+    pub walked: Walked,
+}
+
+/// Somebody's way through the stripe table, until it is over.
+pub(super) struct Walking {
+    array: Array,
+    walker: Walker,
+}
+
+impl Drop for Walking {
+    fn drop(&mut self) {
+        self.array.state().stripes.end_walk(self.walker);
+    }
+}
 
 /// Excludes checkpoints and copying of pages from each other.
 pub(super) struct TablesLock(Array);
@@ -91,6 +116,10 @@ impl Array {
                 planted(Planted::OlderImageAccepted) || planted(Planted::PowerCycleIgnored);
             if is_older && !is_believed {
                 entry.lack = Lack::ALL;
+                // Where no checkpoint could be read, nobody knows whether writes are lost.
+                if time.is_some() && newest.is_some() {
+                    state.note_fault(member, Fault::LostWrites, 1);
+                }
             }
         }
         self.take_in(member, found.caps, "back").await;
@@ -187,17 +216,19 @@ impl Array {
         }
         let mut marked = next;
         let per_mark = self.state().layout.limits.stripes_per_mark;
+        let walking = self.begin_catching_up(member, incarnation, next);
         let mut under_way = FuturesUnordered::new();
         loop {
             let end = physical.min(marked.saturating_add(per_mark));
             while under_way.len() < STRIPES_AT_ONCE
                 && is_still(&self.state())
-                && let Some(stripe) = self.state().next_to_catch_up(member, &mut next, end)
+                && let Some(stripe) = walking.next_stripe(member, &mut next, end)
             {
                 under_way.push(self.catch_up_stripe(member, stripe));
             }
             // Also when the member has gone: what is under way keeps its stripe until it has ended.
             if under_way.next().await.is_some() {
+                walking.note_stripe();
                 continue;
             }
             if !is_still(&self.state()) {
@@ -217,7 +248,7 @@ impl Array {
         if !is_still(&self.state()) {
             return;
         }
-        self.catch_up_tables(member).await;
+        self.catch_up_tables(&walking, member).await;
         if !planted(Planted::JoinsWithoutLog) && !self.join_log(member, incarnation).await {
             return;
         }
@@ -238,6 +269,24 @@ impl Array {
             state.tell_member(member, "caught up");
             state.events.push_back(Event::CaughtUp(member));
         }
+    }
+
+    /// From now on it is known how far the member is that begins at this stripe.
+    fn begin_catching_up(&self, member: MemberIndex, incarnation: u32, from: u32) -> Walking {
+        let walker = Walker::Member(member, incarnation);
+        let mut state = self.state();
+        let lack = state.label.members[member.as_usize()].lack;
+        let layout = &state.layout;
+        let members = u64::from(layout.geometry.members());
+        let held = |(table, pages): (TablePages, u64)| {
+            (pages * u64::from(table.holders(0).len())).div_ceil(members)
+        };
+        let stripes = (layout.stripe_pages, state.stripes.pages());
+        let sums = (layout.sum_pages, layout.sum_layout.pages(u64::from(layout.physical)));
+        let pages = held(stripes) + held(sums);
+        state.stripes.begin_walk(walker, lack, from, pages);
+        drop(state);
+        Walking { array: self.clone(), walker }
     }
 
     /// Waits until stripes may be caught up, or the allowance changes and the member is not there any more.
@@ -337,7 +386,7 @@ impl Array {
     }
 
     /// Gives a member its copies of the table pages, as they are on the others.
-    async fn catch_up_tables(&self, member: MemberIndex) {
+    async fn catch_up_tables(&self, walking: &Walking, member: MemberIndex) {
         let (stripes, sums) = {
             let state = self.state();
             let stripes = state.stripes.pages();
@@ -351,7 +400,8 @@ impl Array {
                 let until = (from + PAGES_AT_ONCE).min(pages);
                 let held = (from..until).filter(|page| table.holders(*page).contains(member));
                 let copies = held.map(|page| self.copy_page(member, page, is_sums));
-                join_all(copies).await;
+                let copied = join_all(copies).await.len();
+                self.state().stripes.note_extras(walking.walker, copied as u64);
                 from = until;
             }
         }
@@ -455,7 +505,36 @@ impl Array {
     }
 }
 
+impl Walking {
+    /// The next stripe that the member lacks, as [`State::next_to_catch_up`] says.
+    fn next_stripe(&self, member: MemberIndex, next: &mut u32, end: u32) -> Option<u32> {
+        let mut state = self.array.state();
+        let stripe = state.next_to_catch_up(member, next, end);
+        state.stripes.walk_to(self.walker, *next);
+        stripe
+    }
+
+    /// A stripe was caught up.
+    fn note_stripe(&self) {
+        let mut state = self.array.state();
+        state.stripes.note_walked(self.walker, 1);
+        state.stripes.count_ahead(self.walker, COUNTED_AT_ONCE);
+    }
+}
+
 impl State {
+    /// How far a member is, if it catches up.
+    pub(super) fn catch_up_of(&self, member: MemberIndex) -> Option<CatchUp> {
+        let at = member.as_usize();
+        if self.label.members[at].state != MemberState::CatchingUp {
+            return None;
+        }
+        let lack = self.label.members[at].lack;
+        let walker = Walker::Member(member, self.members[at].incarnation);
+        let walked = self.stripes.walked(walker).unwrap_or_default();
+        Some(CatchUp { lacks_all: lack.lacks_all(), walked })
+    }
+
     /// The next stripe from `next` on and before `end` of which a member lacks something, if one may be caught
     /// up; `next` goes beyond it.
     fn next_to_catch_up(&mut self, member: MemberIndex, next: &mut u32, end: u32) -> Option<u32> {

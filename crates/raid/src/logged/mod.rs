@@ -41,6 +41,7 @@ mod sums;
 mod suspects;
 mod tables;
 mod tasks;
+mod unstable;
 mod waits;
 mod write;
 
@@ -55,6 +56,7 @@ pub use interface::{
     Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId, Usage,
     UserRequest,
 };
+pub use members::CatchUp;
 use netraid_block::{IoError, SgList, narrow};
 pub use rules::{Rule, RuleCounts};
 pub use scrub::{
@@ -67,13 +69,14 @@ use state::{Layout, Life, Member, State};
 use suspects::{Believed, Suspects};
 use sync_wrapper::SyncWrapper;
 use tasks::{Array, Change, Tasks};
+pub use unstable::{Again, Lost, Unstable};
 
 use crate::{
     array::CommandError,
     checkpoint::{Checkpoint, ListName},
     code::Code,
     gathering::Gathering,
-    label::{Closure, Label},
+    label::{Closure, Label, Uuid},
     log::{Link, LogKey, Ring},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
     stripes::StripeTable,
@@ -209,6 +212,24 @@ impl LoggedArray {
         self.input = true;
     }
 
+    /// A read is late: what waits for it, and can be had from other members, is read there as well, and the first to come
+    /// counts. How many reads that sends at most.
+    pub fn handle_late(&mut self, io: IoId) -> u64 {
+        self.input = true;
+        self.array.state().note_late(io)
+    }
+
+    /// These members are slow: what can be had from the others is not read from them.
+    pub fn handle_slow(&mut self, members: MemberSet) {
+        let mut state = self.array.state();
+        (state.slow, state.probed) = (members, MemberSet::EMPTY);
+    }
+
+    /// The next read that would go past this slow member goes to it.
+    pub fn handle_probe(&mut self, member: MemberIndex) {
+        self.array.state().probed.insert(member);
+    }
+
     /// A member that is not live is there again, with nothing of before in flight. It catches up.
     pub fn handle_return(&mut self, member: MemberIndex, found: FoundMember) {
         let array = self.array.clone();
@@ -239,6 +260,19 @@ impl LoggedArray {
     #[must_use]
     pub fn catch_up_allowance(&self) -> Option<u32> {
         self.array.state().catch_up_allowance
+    }
+
+    /// The identities of the array and of a member.
+    #[must_use]
+    pub fn identity(&self, member: MemberIndex) -> (Uuid, Uuid) {
+        let label = &self.array.state().label;
+        (label.array_uuid, label.members[member.as_usize()].uuid)
+    }
+
+    /// How far a member is, if it catches up.
+    #[must_use]
+    pub fn catch_up(&self, member: MemberIndex) -> Option<CatchUp> {
+        self.array.state().catch_up_of(member)
     }
 
     /// Has everything that is in the log brought home; nothing waits for it.
@@ -303,6 +337,13 @@ impl LoggedArray {
     pub fn label(&self) -> Label {
         let state = self.array.state();
         state.labels.stable.as_ref().unwrap_or(&state.label).clone()
+    }
+
+    /// The last label that was stable on all live members; before there is one, the one that was found.
+    #[must_use]
+    pub fn stable_label(&self) -> Label {
+        let state = self.array.state();
+        state.labels.stable.as_ref().unwrap_or(&state.found_label).clone()
     }
 
     /// What the array can do.
@@ -526,7 +567,10 @@ impl State {
             repairs: BTreeSet::new(),
             stuck: carry::StuckBlocks::new(),
             forgers: MemberSet::EMPTY,
+            recovered_upto: None,
             scrub: scrub::Scrub::default(),
+            slow: MemberSet::EMPTY,
+            probed: MemberSet::EMPTY,
             catch_up_allowance: None,
             rules: RuleCounts::default(),
             layout: Arc::new(layout),

@@ -1,8 +1,9 @@
-//! Reads: from the log's dirty blocks, and from home, verified. What a member cannot give, or gives
-//! wrong, follows from the others.
+//! Reads: from the log's dirty blocks, and from home, verified. What a member cannot give, gives wrong, or does not give
+//! in time, follows from the others.
 //!
 //! Invariant: a block that does not have its checksum is never given to anybody.
 
+mod hedge;
 mod plan;
 
 use alloc::vec::Vec;
@@ -13,12 +14,19 @@ use netraid_block::{ErrorKind, IoError, SgList};
 
 use self::plan::Part;
 use super::{
-    Rule,
+    Event, Rule,
     locks::Purpose,
     state::{BLOCK, State},
     tasks::{Array, Change},
 };
-use crate::{bytes, checksum::Home, code::ColumnSet, member::MemberIndex};
+use crate::{
+    bytes,
+    checksum::Home,
+    code::ColumnSet,
+    faults::Fault,
+    member::MemberIndex,
+    planted::{Planted, planted},
+};
 
 /// Repairs that wait; what is found beyond that is left to a scrub.
 const REPAIRS_MAX: usize = 1024;
@@ -33,6 +41,9 @@ enum Tried {
     /// Something is to be computed from all others, which is done once, when nobody changes them.
     Absent,
 }
+
+/// A column that is wrong, and how.
+type WrongColumn = (u8, Fault);
 
 /// Rows of a column, verified.
 type Had = (u8, Range<u32>, SgList);
@@ -96,7 +107,8 @@ impl Array {
             let Some(plan) = state.plan(logical, physical, blocks)? else {
                 return Ok(Tried::Overtaken);
             };
-            if plan.iter().any(|part| !state.has_part(physical, part)) {
+            let is_there = plan.iter().all(|part| state.has_part(physical, part));
+            if !is_there || !state.are_asked(physical, &plan) {
                 return Ok(Tried::Absent);
             }
             plan
@@ -104,10 +116,10 @@ impl Array {
         if plan.len() == 1
             && let Some(only) = plan.pop()
         {
-            let data = self.read_part(physical, only).await;
+            let data = self.read_part((logical, physical), only).await;
             return Ok(data.map_or(Tried::Overtaken, Tried::Read));
         }
-        let parts = plan.into_iter().map(|part| self.read_part(physical, part));
+        let parts = plan.into_iter().map(|part| self.read_part((logical, physical), part));
         let mut whole = SgList::new();
         for part in join_all(parts).await {
             match part {
@@ -118,17 +130,12 @@ impl Array {
         Ok(Tried::Read(whole))
     }
 
-    /// A part as its member has it; none when that is not what it should be.
-    async fn read_part(&self, physical: u32, part: Part) -> Option<SgList> {
+    /// A part as its member has it, or as it follows from the others where that comes first; none when that is not what
+    /// it should be.
+    async fn read_part(&self, stripe: (u32, u32), part: Part) -> Option<SgList> {
         match part {
             Part::Ready(data) => Some(data),
-            Part::Home { column, rows, sums } => {
-                let first = rows.start;
-                let data = self.read_column(physical, column, rows, true).await.ok()?;
-                let home = Home { physical, row: first, column };
-                let found = self.state().layout.checksum.of_column(home, &data);
-                (found.as_slice() == sums.as_slice()).then_some(data)
-            }
+            Part::Home { column, rows, sums } => self.read_home(stripe, column, rows, &sums).await,
         }
     }
 
@@ -151,8 +158,8 @@ impl Array {
         };
         let (is_there, beside) = {
             let state = self.state();
-            let is_there: Vec<bool> =
-                plan.iter().map(|part| state.has_part(physical, part)).collect();
+            let is_there = |part| state.has_part(physical, part) && !state.is_past(physical, part);
+            let is_there: Vec<bool> = plan.iter().map(is_there).collect();
             let beside = state.needed_beside(physical, &plan, &is_there);
             (is_there, beside)
         };
@@ -228,9 +235,9 @@ impl Array {
         column: u8,
         rows: Range<u32>,
     ) -> Result<SgList, IoError> {
-        let readable = self.state().readable_columns(physical).without(column);
+        let usable = self.state().usable_columns(physical, column);
         if let Some(data) =
-            self.compute_run(physical, column, &rows, readable, &mut Vec::new()).await?
+            self.compute_run(physical, column, &rows, usable, &mut Vec::new()).await?
         {
             return Ok(data);
         }
@@ -248,15 +255,20 @@ impl Array {
         rows: Range<u32>,
         had: &mut Vec<Had>,
     ) -> Result<SgList, IoError> {
-        let readable = self.state().readable_columns(physical);
-        if readable.contains(column) {
+        let (is_asked, usable) = {
+            let state = self.state();
+            let is_asked = state.readable_columns(physical).contains(column)
+                && !state.goes_past(physical, column);
+            (is_asked, state.usable_columns(physical, column))
+        };
+        if is_asked {
             let read = self.read_column(physical, column, rows.clone(), true).await;
             if let Ok(data) = read
                 && self.state().verify(physical, column, &rows, &data)?
             {
                 return Ok(data);
             }
-        } else if let Some(data) = self.compute_run(physical, column, &rows, readable, had).await? {
+        } else if let Some(data) = self.compute_run(physical, column, &rows, usable, had).await? {
             return Ok(data);
         }
         // Row by row, each block by itself: what is wrong in one says nothing of the next.
@@ -294,7 +306,7 @@ impl Array {
         });
         for (other, weight, data) in join_all(reads).await {
             match data {
-                Ok(data) if self.state().verify(physical, other, rows, &data)? => {
+                Ok(data) if self.is_right(physical, other, rows, &data)? => {
                     had.push((other, rows.clone(), data.clone()));
                     sources.push((weight, data));
                 }
@@ -305,7 +317,19 @@ impl Array {
             sources.iter().map(|(weight, data)| (*weight, data)).collect();
         let len = ((rows.end - rows.start) * BLOCK) as usize;
         let data: SgList = bytes::combine(&pool, len, &refs).into();
-        Ok(self.state().verify(physical, column, rows, &data)?.then_some(data))
+        Ok(self.is_right(physical, column, rows, &data)?.then_some(data))
+    }
+
+    /// Whether bytes that something is computed from, or that were computed, have their checksums.
+    fn is_right(
+        &self,
+        physical: u32,
+        column: u8,
+        rows: &Range<u32>,
+        data: &SgList,
+    ) -> Result<bool, IoError> {
+        let is_right = self.state().verify(physical, column, rows, data)?;
+        Ok(is_right || planted(Planted::ComputedNotVerified))
     }
 
     /// One block, from whatever of its row is right.
@@ -316,7 +340,11 @@ impl Array {
         }
         // A member that left meanwhile, or a block that can be read the second time, is no loss yet.
         let again = self.try_fetch_row(physical, column, row).await?;
-        again.map_err(|wrong| self.state().unreadable(physical, row, &wrong))
+        again.map_err(|wrong| {
+            let mut state = self.state();
+            state.note_wrong(physical, &wrong);
+            state.unreadable(physical, row, &wrong)
+        })
     }
 
     /// As [`Self::fetch_row`]; fails with the columns that are wrong when too many are.
@@ -325,7 +353,7 @@ impl Array {
         physical: u32,
         column: u8,
         row: u32,
-    ) -> Result<Result<SgList, Vec<u8>>, IoError> {
+    ) -> Result<Result<SgList, Vec<WrongColumn>>, IoError> {
         let rows = row..row + 1;
         let (code, pool, readable) = {
             let state = self.state();
@@ -342,8 +370,10 @@ impl Array {
                 Ok(data) if self.state().verify(physical, other, &rows, &data)? => {
                     right.push((other, data));
                 }
-                Ok(_) => wrong.push(other),
-                Err(error) if super::io::is_medium(&error) => wrong.push(other),
+                Ok(_) => wrong.push((other, Fault::WrongBlocks)),
+                Err(error) if super::io::is_medium(&error) => {
+                    wrong.push((other, Fault::UnreadableBlocks));
+                }
                 Err(_) => {}
             }
         }
@@ -445,22 +475,48 @@ impl State {
     }
 
     /// Has blocks written again that a live member has wrong.
-    pub(super) fn want_repairs(&mut self, physical: u32, columns: &[u8], row: u32) {
+    fn want_repairs(&mut self, physical: u32, columns: &[WrongColumn], row: u32) {
         let Some(logical) = self.stripes.entry(physical).logical else { return };
-        for column in columns {
+        for wrong in columns {
+            let place = (logical, physical, wrong.0, row);
+            // Whoever waits to be written again was counted when that was found.
+            if self.repairs.contains(&place) {
+                continue;
+            }
+            self.note_wrong(physical, &[*wrong]);
             if self.repairs.len() < REPAIRS_MAX {
-                self.repairs.insert((logical, physical, *column, row));
+                self.repairs.insert(place);
             }
         }
         self.waiters.wake(Change::Repairs);
     }
 
-    fn unreadable(&self, physical: u32, row: u32, wrong: &[u8]) -> IoError {
+    /// Counts blocks of a row that are wrong.
+    fn note_wrong(&mut self, physical: u32, columns: &[WrongColumn]) {
+        for (column, fault) in columns {
+            let member = self.layout.geometry.member_of(u64::from(physical), *column);
+            self.note_fault(member, *fault, 1);
+        }
+    }
+
+    /// Something was found wrong with what a member has.
+    pub(super) fn note_fault(&mut self, member: MemberIndex, fault: Fault, count: u64) {
+        if let Some(Event::Found { member: last, fault: same, count: so_far }) =
+            self.events.back_mut()
+            && (*last, *same) == (member, fault)
+        {
+            *so_far += count;
+            return;
+        }
+        self.events.push_back(Event::Found { member, fault, count });
+    }
+
+    fn unreadable(&self, physical: u32, row: u32, wrong: &[WrongColumn]) -> IoError {
         let geometry = &self.layout.geometry;
         let readable = self.readable_columns(physical);
         let mut away = Vec::new();
         for column in 0..geometry.members() {
-            if !readable.contains(column) || wrong.contains(&column) {
+            if !readable.contains(column) || wrong.iter().any(|(one, _)| *one == column) {
                 away.push(geometry.member_of(u64::from(physical), column));
             }
         }

@@ -20,6 +20,7 @@ use super::{
     found_log::{Adopted, FoundLog},
     is_older_image,
     judge::Kept,
+    log::Remaps,
     redo::Redo,
     state::{Life, State},
     suspects::Base,
@@ -125,6 +126,8 @@ impl Array {
         }
         self.state().number_rounds_after(&log);
         let (kept, dropped, left) = self.judge_remaps(&log).await?;
+        let (end, lacks) = (log.end.end, dropped.iter().map(|(position, _)| *position).min());
+        self.state().recovered_upto = Some(lacks.map_or(end, |lacks| lacks.min(end)));
         if !planted(Planted::CopiesNotMade) {
             self.copy_batches(&log).await;
         }
@@ -347,7 +350,7 @@ impl Array {
                             checkpoint; its log is full";
                 return Err(IoError::with_detail(ErrorKind::Device, text));
             }
-            self.log_record(record, SgList::new(), false).await;
+            self.log_record(record, SgList::new(), Remaps::Moved).await;
         }
         self.flush().await;
         let checkpoint = Checkpoint { generation, counter: base.counter + 1, ..*base };
@@ -397,7 +400,8 @@ impl Array {
             match record {
                 Record::Data { block, crc } => {
                     let data = log.payload(position, 0);
-                    self.state().dirty.insert(*block, Dirty { position, data, sum: *crc });
+                    let dirty = Dirty { position, data, sum: *crc, is_joined: false };
+                    self.state().dirty.insert(*block, dirty);
                 }
                 Record::Zeroes { block, count } => {
                     let mut state = self.state();

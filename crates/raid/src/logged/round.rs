@@ -18,6 +18,7 @@ use super::{
     dirty::Dirty,
     io::IoKind,
     locks::Purpose,
+    log::Remaps,
     space::Aim,
     state::State,
     tasks::{Array, Change},
@@ -343,7 +344,7 @@ impl Array {
             for (_, check, _) in &new.columns[new.columns.len() - logged..] {
                 payload.append(check.clone());
             }
-            self.log_record(record, payload, false)
+            self.log_record(record, payload, Remaps::Moved)
         });
         join_all(records).await;
         if !planted(Planted::HomeBeforeParityStable) {
@@ -579,7 +580,7 @@ impl Array {
         for column in join_all(columns).await {
             data.push(column?);
         }
-        self.replace(logical, to, &data, written, upto, from.is_some()).await
+        self.replace(logical, to, &data, written, upto, (Remaps::Moved, from.is_some())).await
     }
 
     /// A data column's written rows: dirty blocks over what is at home.

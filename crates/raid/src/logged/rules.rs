@@ -31,6 +31,8 @@ pub enum Rule {
     LeftBeginning,
     Gathered,
     JoinedRead,
+    HedgedRead,
+    PastSlowMember,
 }
 
 impl Rule {
@@ -38,7 +40,7 @@ impl Rule {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::RoomInLog,
         Self::UnstableStripes,
         Self::FreeStripe,
@@ -65,6 +67,8 @@ impl Rule {
         Self::LeftBeginning,
         Self::Gathered,
         Self::JoinedRead,
+        Self::HedgedRead,
+        Self::PastSlowMember,
     ];
 
     /// What it says.
@@ -99,6 +103,10 @@ impl Rule {
             Self::LeftBeginning => "a write leaves the beginning of a stripe to who goes on there",
             Self::Gathered => "a stripe is written whole by several writes",
             Self::JoinedRead => "a read takes the bytes of another one that is under way",
+            Self::HedgedRead => {
+                "a read that is late is computed from other members before it comes"
+            }
+            Self::PastSlowMember => "a read goes past a member that is slow",
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{
     state::{Life, State},
     tasks::{Array, Change},
 };
-use crate::member::MemberIndex;
+use crate::{faults::Fault, lack::Lack, member::MemberIndex, stripes::Walker};
 
 /// Stripes that are checked at a time at most.
 pub const SCRUB_STRIPES_AT_ONCE_MAX: u32 = 16;
@@ -130,6 +130,11 @@ pub struct ScrubStatus {
     pub next: u32,
     /// All physical stripes.
     pub total: u32,
+    /// How much of what there is to be done is done, in stripes: of those that are mapped, and of tables, of which
+    /// some dozens of pages count as one.
+    pub done: u64,
+    /// What there is to be done. It changes while users write.
+    pub to_do: u64,
     /// Blocks of 4 KiB of stripes that were read and compared.
     pub checked_blocks: u64,
     /// Rows whose checksums were made anew, because they were lost or contradicted the data.
@@ -274,7 +279,7 @@ impl LoggedArray {
     #[must_use]
     pub fn scrub_status(&self) -> Option<ScrubStatus> {
         let state = self.array.state();
-        let mut status = (state.scrub.run > 0).then(|| state.scrub.status.clone())?;
+        let mut status = (state.scrub.run > 0).then(|| state.scrub_status())?;
         status.running &= state.failed.is_none();
         Some(status)
     }
@@ -296,6 +301,7 @@ impl State {
             ScrubCommand::Start(_) if is_running => return Err(ScrubRefusal::Running),
             ScrubCommand::Start(options) => {
                 self.scrub.run += 1;
+                self.begin_scrub_walk(options.from);
                 let at_once = options.stripes_at_once.clamp(1, SCRUB_STRIPES_AT_ONCE_MAX);
                 self.scrub.options = ScrubOptions { stripes_at_once: at_once, ..options };
                 self.scrub.status = ScrubStatus {
@@ -318,16 +324,42 @@ impl State {
         Ok(None)
     }
 
+    /// From now on it is known how far the scrub is that begins at this stripe.
+    fn begin_scrub_walk(&mut self, from: u32) {
+        let pages = self.layout.sum_layout.pages(u64::from(self.layout.physical));
+        let groups = |pages: u64| pages.div_ceil(PAGES_AT_ONCE);
+        let extras = groups(self.stripes.pages()) + groups(pages);
+        let (walker, from) = (Walker::Scrub(self.scrub.run), from.min(self.layout.physical));
+        self.stripes.begin_walk(walker, Lack::ALL, from, extras);
+        // What is before the first one is none of it.
+        self.stripes.walk_to(walker, from);
+    }
+
+    /// The scrub, with how far it is now.
+    fn scrub_status(&self) -> ScrubStatus {
+        let mut status = self.scrub.status.clone();
+        if let Some(walked) = self.stripes.walked(Walker::Scrub(self.scrub.run)) {
+            status.done = walked.done + walked.extras_done;
+            status.to_do = walked.total + walked.extras;
+        }
+        status
+    }
+
     /// Ends a scrub that runs.
     pub(super) fn stop_scrub(&mut self) {
         if self.scrub.status.running {
-            self.scrub.run += 1;
             self.end_scrub();
+            self.scrub.run += 1;
         }
     }
 
     fn end_scrub(&mut self) {
+        self.scrub.status = self.scrub_status();
+        self.stripes.end_walk(Walker::Scrub(self.scrub.run));
         let status = &mut self.scrub.status;
+        if status.next >= status.total {
+            status.to_do = status.done;
+        }
         (status.running, status.paused, status.allowance) = (false, false, 0);
         let told = ScrubEvent::Ended(status.clone());
         self.events.push_back(Event::Scrub(told));
@@ -342,6 +374,11 @@ impl State {
     }
 
     fn scrub_found(&mut self, run: u64, member: MemberIndex, wrong: Wrong) {
+        let fault = match wrong {
+            Wrong::Data | Wrong::Check | Wrong::Page => Fault::WrongBlocks,
+            Wrong::Unreadable => Fault::UnreadableBlocks,
+        };
+        self.note_fault(member, fault, 1);
         self.scrub_counts(run, |status| {
             let member = &mut status.members[member.as_usize()];
             match wrong {
@@ -431,9 +468,12 @@ impl Array {
                 return false;
             };
             let work = (first..first + count).map(|one| self.scrub_stripe(run, one));
+            let taken = self.state().stripes.walk_to(Walker::Scrub(run), first + count);
             join_all(work).await;
             next = first + count;
-            self.state().scrub_counts(run, |status| status.next = next);
+            let mut state = self.state();
+            state.stripes.note_walked(Walker::Scrub(run), taken);
+            state.scrub_counts(run, |status| status.next = next);
         }
         // What was written again is stable before it is said to be right.
         self.flush().await;

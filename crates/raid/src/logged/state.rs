@@ -30,7 +30,7 @@ use crate::{
     gathering::Gathering,
     geometry::Geometry,
     label::Label,
-    log::{LogKey, Ring},
+    log::{LogKey, Position, Ring},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
     pages::TablePages,
     regions::Regions,
@@ -115,7 +115,7 @@ pub(super) enum Life {
 pub(super) struct Limbo {
     pub(super) physical: u32,
     /// Where the REMAP that left it is.
-    pub(super) position: crate::log::Position,
+    pub(super) position: Position,
     /// Its space is to be given back.
     pub(super) discard: bool,
 }
@@ -181,7 +181,14 @@ pub(super) struct State {
     pub(super) stuck: super::carry::StuckBlocks,
     /// Members that have images which nobody wrote.
     pub(super) forgers: MemberSet,
+    /// Recovery has found everything below this; what follows may lack something, or is not there. None before
+    /// that is known.
+    pub(super) recovered_upto: Option<Position>,
     pub(super) scrub: super::scrub::Scrub,
+    /// Members that are not read from where the others have it.
+    pub(super) slow: MemberSet,
+    /// Slow members that are to be read from once.
+    pub(super) probed: MemberSet,
     /// Stripes that members may still catch up; as many as they lack when none.
     pub(super) catch_up_allowance: Option<u32>,
     /// How often each rule held something back.
@@ -230,6 +237,34 @@ impl State {
         (0..self.layout.geometry.members())
             .filter(|column| self.readable(member(*column), physical))
             .collect()
+    }
+
+    /// Columns of a stripe that are asked for where there is a choice: those of slow members are not.
+    pub(super) fn preferred_columns(&self, physical: u32) -> ColumnSet {
+        let readable = self.readable_columns(physical);
+        if self.slow.is_empty() {
+            return readable;
+        }
+        let is_slow = |column: &u8| {
+            self.slow.contains(self.layout.geometry.member_of(u64::from(physical), *column))
+        };
+        readable.minus(readable.iter().filter(is_slow).collect())
+    }
+
+    /// Columns from which another one is computed: without slow members where that can be.
+    pub(super) fn usable_columns(&self, physical: u32, column: u8) -> ColumnSet {
+        let preferred = self.preferred_columns(physical);
+        match self.layout.code.recipe(column, preferred) {
+            Some(_) => preferred,
+            None => self.readable_columns(physical),
+        }
+    }
+
+    /// Whether a column can be read, and is computed from the others all the same, because its member is slow.
+    pub(super) fn goes_past(&self, physical: u32, column: u8) -> bool {
+        let member = self.layout.geometry.member_of(u64::from(physical), column);
+        self.slow.contains(member)
+            && self.layout.code.recipe(column, self.preferred_columns(physical)).is_some()
     }
 
     /// Whether the array can serve from these members.

@@ -42,6 +42,10 @@ struct Wait {
     waker: Option<Waker>,
     /// Other places that get a part of the answer.
     followers: Vec<(WaitId, Range<usize>)>,
+    /// Who waits goes elsewhere as well when the answer is late.
+    has_choice: bool,
+    /// The answer is late.
+    is_late: bool,
 }
 
 impl Waits {
@@ -55,6 +59,8 @@ impl Waits {
             left,
             waker: None,
             followers: Vec::new(),
+            has_choice: false,
+            is_late: false,
         });
         let Ok(at) = u32::try_from(at) else { unreachable!("{at} waiting places") };
         WaitId { at, serial }
@@ -79,6 +85,11 @@ impl Waits {
     pub(super) fn follow(&mut self, id: WaitId, follower: WaitId, part: Range<usize>) -> bool {
         let Some(wait) = self.get_mut(id).filter(|wait| wait.left == 1) else { return false };
         wait.followers.push((follower, part));
+        if wait.is_late
+            && let Some(follower) = self.get_mut(follower)
+        {
+            follower.is_late = true;
+        }
         true
     }
 
@@ -107,6 +118,29 @@ impl Waits {
         {
             waker.wake();
         }
+    }
+
+    /// The answer to this place is late; how many of those who wait for it have a choice, and were not told before.
+    pub(super) fn note_late(&mut self, id: WaitId) -> u64 {
+        let Some(wait) = self.get_mut(id) else { return 0 };
+        let is_news = wait.has_choice && !wait.is_late;
+        wait.is_late = true;
+        if is_news && let Some(waker) = wait.waker.take() {
+            waker.wake();
+        }
+        let followers: Vec<WaitId> = wait.followers.iter().map(|(follower, _)| *follower).collect();
+        let more: u64 = followers.into_iter().map(|follower| self.note_late(follower)).sum();
+        u64::from(is_news) + more
+    }
+
+    /// As [`Self::poll`]; none when the answer is late.
+    fn poll_in_time(&mut self, id: WaitId, waker: &Waker) -> Poll<Option<Result<SgList, IoError>>> {
+        if let Poll::Ready(answer) = self.poll(id, waker) {
+            return Poll::Ready(Some(answer));
+        }
+        let Some(wait) = self.get_mut(id) else { unreachable!("a ticket has its place") };
+        wait.has_choice = true;
+        if wait.is_late { Poll::Ready(None) } else { Poll::Pending }
     }
 
     /// The answer, if it is there; else `waker` is told when it is.
@@ -140,6 +174,13 @@ impl Ticket {
     /// Waits for the answer, or for the last of several: the first error, if there was one.
     pub(super) async fn answer(self) -> Result<SgList, IoError> {
         poll_fn(|context| self.array.state().waits.poll(self.id, context.waker())).await
+    }
+}
+
+impl Ticket {
+    /// Waits for the answer, and not for one that is late: none then, and it may be waited for further.
+    pub(super) async fn answer_in_time(&self) -> Option<Result<SgList, IoError>> {
+        poll_fn(|context| self.array.state().waits.poll_in_time(self.id, context.waker())).await
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     Rule,
     io::IoKind,
     locks::Purpose,
-    log::Room,
+    log::{Remaps, Room},
     read::Pin,
     state::{BLOCK, State},
     tasks::{Array, Change},
@@ -261,7 +261,7 @@ impl Array {
             (0..columns).map(|at| data.slice(at * chunk..(at + 1) * chunk)).collect();
         let written = alloc::vec![true; rows as usize];
         let upto = self.state().acked();
-        let end = self.replace(logical, to, &columns, written, upto, true).await;
+        let end = self.replace(logical, to, &columns, written, upto, (Remaps::Written, true)).await;
         drop(room);
         end
     }
@@ -302,7 +302,7 @@ impl Array {
             written: Vec::new(),
             sums: Vec::new(),
         };
-        self.log_record(record, SgList::new(), true).await;
+        self.log_record(record, SgList::new(), Remaps::GivenBack).await;
         drop(room);
         true
     }
@@ -323,7 +323,7 @@ impl Array {
         data: &[SgList],
         written: Vec<bool>,
         void_upto: Position,
-        may_fail: bool,
+        (remaps, may_fail): (Remaps, bool),
     ) -> Result<(), IoError> {
         let physical = to.physical;
         let (code, pool, checksum) = {
@@ -349,7 +349,7 @@ impl Array {
             written,
             sums,
         };
-        self.log_record(record, SgList::new(), false).await;
+        self.log_record(record, SgList::new(), remaps).await;
         Ok(())
     }
 

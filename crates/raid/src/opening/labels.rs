@@ -7,8 +7,9 @@ use crate::{
     access::{Ask, Failure, Needs},
     assemble::{Assembly, Found, Permissions, assemble, choose_array, misplaced},
     fencing::outlives,
-    label::Label,
+    label::{Label, LabelError, Uuid},
     member::{MemberIndex, MemberSet},
+    planted::{Planted, planted},
     testimony::judge,
 };
 
@@ -39,6 +40,7 @@ impl<E: Failure> Opening<E> {
                     let address = self.names[at].clone();
                     found.push((at, Found { address, label, checkpoint: None }));
                 }
+                Ok(Err(LabelError::Absent)) if self.is_spare(at) => {}
                 Ok(Err(reason)) => self.notes.push(Note::NoLabel(at, reason)),
                 Err(error) => self.notes.push(Note::Failed(error)),
             }
@@ -62,6 +64,23 @@ impl<E: Failure> Opening<E> {
             true => Err(OpenError::NoLabels),
             false => Ok(found),
         }
+    }
+
+    fn is_spare(&self, at: usize) -> bool {
+        at + self.options.spares >= self.names.len()
+    }
+
+    /// Takes labels of spares that are members of another array than the others.
+    pub(super) fn leave_out_foreign_spares(&mut self, found: &mut Vec<(usize, Found)>) {
+        let of_members = found.iter().filter(|(at, _)| !self.is_spare(*at));
+        let arrays: Vec<Uuid> = of_members.map(|(_, found)| found.label.array_uuid).collect();
+        let is_foreign =
+            |at: usize, label: &Label| self.is_spare(at) && !arrays.contains(&label.array_uuid);
+        let foreign = found.extract_if(.., |(at, found)| is_foreign(*at, &found.label));
+        let notes =
+            foreign.map(|(place, found)| Note::ForeignSpare { place, name: found.label.name });
+        let notes: Vec<Note<E>> = notes.collect();
+        self.notes.extend(notes);
     }
 
     /// Takes labels of arrays whose making was cut short from those of the one that is opened.
@@ -107,6 +126,7 @@ impl<E: Failure> Opening<E> {
         unfit: MemberSet,
     ) -> Result<Assembly, OpenError<E>> {
         let labels: Vec<Found> = found.iter().map(|(_, found)| found.clone()).collect();
+        self.check_continues(truth(&labels))?;
         let writes = !self.options.read_only;
         if let Some(truth) = truth(&labels).filter(|_| writes) {
             self.lock(truth).await?;
@@ -139,15 +159,40 @@ impl<E: Failure> Opening<E> {
         Ok(assembly)
     }
 
+    /// Refuses an array that another engine has had since this one opened it, and one of which only members are here that
+    /// were set aside before.
+    fn check_continues(&self, truth: Option<&Label>) -> Result<(), OpenError<E>> {
+        let (Some(known), Some(truth)) = (self.options.continues, truth) else { return Ok(()) };
+        let Label { generation, epoch, .. } = *truth;
+        let name = truth.name.clone();
+        if truth.array_uuid != known.array {
+            return Err(OpenError::MadeAnew { name });
+        }
+        if (generation, epoch) < (known.generation, known.epoch)
+            && !planted(Planted::GoesOnWithOlderMembers)
+        {
+            return Err(OpenError::Behind { name, generation, epoch });
+        }
+        let is_other = truth.holder.engine_id != known.engine && generation > known.generation;
+        if is_other && !planted(Planted::GoesOnAfterTakeOver) {
+            let holder = truth.holder.name.clone();
+            return Err(OpenError::TakenOver { name, holder, generation });
+        }
+        Ok(())
+    }
+
     /// Tells of devices that were members and are not used.
     pub(super) fn note_stale(&mut self, assembly: &Assembly, found: &[(usize, Found)]) {
         for at in &assembly.stale {
             let (place, Found { label, .. }) = &found[*at];
             let member = label.index;
             let is_served = assembly.found.get(member.as_usize()).is_some_and(Option::is_some);
-            self.notes.push(match is_served {
-                true => Note::Replaced(*place, member),
-                false => Note::NotCurrent(*place, member),
+            let uuid = |label: &Label| label.members.get(member.as_usize()).map(|it| it.uuid);
+            let is_replaced = is_served || uuid(label) != uuid(&assembly.label);
+            let place = *place;
+            self.notes.push(match is_replaced {
+                true => Note::Replaced { place, member, is_served },
+                false => Note::NotCurrent(place, member),
             });
         }
     }

@@ -47,6 +47,10 @@ impl<E: Failure> Opening<E> {
                 return Ok(Held { assembly, places, fence: None });
             }
             let truth = &found[assembly.truth].1.label;
+            if let Err(fewer) = self.check_all_there(truth, &places) {
+                self.note_stale(&assembly, found);
+                return Err(fewer);
+            }
             let fence = Fence::new(truth, &self.this, self.removes([truth, truth]), random);
             let failed = self.make_own(&places, fence, truth, found).await?;
             if failed.is_empty() {
@@ -65,6 +69,23 @@ impl<E: Failure> Opening<E> {
             }
             self.leave(at).await;
         }
+    }
+
+    /// Refuses an array that would go on with fewer members than took part last, where an administrator did not say that it may.
+    pub(super) fn check_all_there(
+        &self,
+        truth: &Label,
+        places: &[Option<usize>],
+    ) -> Result<(), OpenError<E>> {
+        let took_part = |member: &MemberIndex| truth.state(*member).is_live();
+        let is_away = |member: &MemberIndex| places[member.as_usize()].is_none();
+        let members = truth.geometry.member_indices().filter(took_part).filter(is_away);
+        let members: MemberSet = members.collect();
+        let may_be_fewer = !self.options.wants_all || self.options.force || self.options.read_only;
+        if may_be_fewer || members.is_empty() {
+            return Ok(());
+        }
+        Err(OpenError::Fewer { name: truth.name.clone(), members })
     }
 
     /// Takes the devices in these places over, fences them, and makes sure that their labels are what was decided on;

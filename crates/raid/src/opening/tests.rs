@@ -24,6 +24,9 @@ const PLAIN: Options = Options {
     force: false,
     clean_close: None,
     is_placed: false,
+    continues: None,
+    wants_all: false,
+    spares: 0,
 };
 
 fn failed(kind: ErrorKind) -> OpenError<IoError> {
@@ -293,6 +296,65 @@ fn devices_that_were_members_and_liars_are_told_of() {
     assert!(is_liar, "{:?}", opened.notes);
     assert_eq!((opened.liars, opened.unused), (vec![(MemberIndex(1), 1)], vec![1]));
     assert!(!world.taken_over().contains(&1));
+}
+
+#[test]
+fn a_device_that_was_replaced_is_told_of_as_that_also_where_its_successor_is_not_there() {
+    for is_there in [false, true] {
+        let mut world = World::of(true);
+        let old = world.disks[2].clone();
+        world.labels(|label| {
+            label.members[2].uuid = [9; 16];
+            label.epoch += 1;
+        });
+        match is_there {
+            true => world.disks.push(old),
+            false => world.disks[2] = old,
+        }
+        let opened = world.open(PLAIN).unwrap();
+        let (place, member) = (if is_there { 4 } else { 2 }, MemberIndex(2));
+        assert_eq!(opened.notes, [Note::Replaced { place, member, is_served: is_there }]);
+        assert_eq!(opened.places[2], is_there.then_some(2));
+    }
+}
+
+#[test]
+fn where_all_are_wanted_an_array_is_not_opened_with_fewer_members_than_took_part_last() {
+    let all = Options { wants_all: true, ..PLAIN };
+    let fewer = |members: &[u8]| OpenError::Fewer {
+        name: "tank".into(),
+        members: members.iter().copied().map(MemberIndex).collect(),
+    };
+    for with_log in [true, false] {
+        assert!(World::of(with_log).open(all).is_ok());
+        // Away, too small, and without sessions.
+        for lacks in 0..3 {
+            let mut world = World::of(with_log);
+            match lacks {
+                0 => world.disks[1].fails = Some((When::Visit, ErrorKind::Unreachable)),
+                1 => world.disks[1].info.capacity = 4096,
+                _ => world.disks[1].fails = Some((When::TakeOver, ErrorKind::Unreachable)),
+            }
+            let left = world.clone().refusal(all);
+            assert_eq!(left, fewer(&[1]), "{lacks}");
+            assert!(world.clone().open(Options { force: true, ..all }).is_ok());
+            assert!(world.clone().open(Options { read_only: true, ..all }).is_ok());
+            assert!(world.open(PLAIN).is_ok(), "{lacks}");
+        }
+        // One that was set aside before is not wanted.
+        let mut world = World::of(with_log);
+        for at in [0, 1, 3] {
+            world.disks[at].label_mut().members[2].state = MemberState::Faulty;
+            world.disks[at].label_mut().epoch += 1;
+        }
+        assert!(world.clone().open(all).is_ok());
+        world.disks.remove(2);
+        assert!(world.open(all).is_ok());
+    }
+    let mut world = World::of(true);
+    world.disks[3].fails = Some((When::Visit, ErrorKind::Unreachable));
+    assert_eq!(world.refusal(all), fewer(&[3]));
+    assert_eq!((world.taken_over(), world.fenced()), (vec![], vec![]), "nothing is touched");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Either of the two kinds of arrays, and how an array is.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 
 use netraid_block::{IoError, Op, RequestFlags, SgList};
 
@@ -14,7 +14,8 @@ use crate::{
     assemble::CleanClose,
     geometry::Geometry,
     label::{Label, Uuid},
-    logged::{AtomicWrite, LoggedArray, ScrubStatus, Shortage, Usage},
+    log::Position,
+    logged::{AtomicWrite, LoggedArray, ScrubStatus, Shortage, Unstable, Usage},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
 };
 
@@ -40,8 +41,6 @@ pub struct Status {
     pub is_read_only: bool,
     /// Stripes that hold data.
     pub used: u64,
-    /// Rebuild, catch-up or resync, when there is one.
-    pub progress: Option<Progress>,
     /// What is in its log and on its members, when it has one.
     pub usage: Option<Usage>,
     /// What it lacks space for.
@@ -57,10 +56,12 @@ pub struct Progress {
     pub kind: &'static str,
     /// The member that is rebuilt, or catches up.
     pub member: Option<MemberIndex>,
-    /// Stripes that need no more work.
+    /// Bytes that need no more work: of the member, or of the volume for a resync.
     pub done: u64,
-    /// All stripes.
+    /// All bytes that are to be done, as far as it is known what is mapped and what the member lacks.
     pub total: u64,
+    /// Bytes of the member that the other members cannot give: while there are any, this does not end.
+    pub lost: u64,
 }
 
 /// Calls a method of whichever machine it is.
@@ -128,6 +129,38 @@ impl Machine for PlainOrLogged {
         either!(self, machine => machine.handle_io_done(io, result));
     }
 
+    fn handle_late(&mut self, io: IoId) -> u64 {
+        either!(self, machine => machine.handle_late(io))
+    }
+
+    fn handle_slow(&mut self, members: MemberSet) {
+        either!(self, machine => machine.handle_slow(members));
+    }
+
+    fn handle_probe(&mut self, member: MemberIndex) {
+        either!(self, machine => machine.handle_probe(member));
+    }
+
+    fn state(&self) -> ArrayState {
+        either!(self, machine => Machine::state(&**machine))
+    }
+
+    fn can_be_opened_anew(&self) -> bool {
+        either!(self, machine => machine.can_be_opened_anew())
+    }
+
+    fn is_excluded(&self, member: MemberIndex) -> bool {
+        either!(self, machine => machine.is_excluded(member))
+    }
+
+    fn unstable(&self) -> Result<Unstable, IoError> {
+        either!(self, machine => machine.unstable())
+    }
+
+    fn recovered_upto(&self) -> Option<Position> {
+        either!(self, machine => machine.recovered_upto())
+    }
+
     fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
         either!(self, machine => machine.handle_fail(member))
     }
@@ -144,6 +177,14 @@ impl Machine for PlainOrLogged {
         label: Option<Label>,
     ) -> Result<(), CommandError> {
         either!(self, machine => machine.handle_device(member, uuid, caps, label))
+    }
+
+    fn identity(&self, member: MemberIndex) -> Option<(Uuid, Uuid)> {
+        either!(self, machine => machine.identity(member))
+    }
+
+    fn progress(&self) -> Vec<Progress> {
+        either!(self, machine => machine.progress())
     }
 
     fn handle_idle(&mut self) {
@@ -181,6 +222,15 @@ impl PlainOrLogged {
         }
     }
 
+    /// The last label that was stable on all members that took part; before there is one, the one that was found.
+    #[must_use]
+    pub fn stable_label(&self) -> Label {
+        match self {
+            Self::Plain(plain) => plain.machine.label().clone(),
+            Self::Logged(logged) => logged.machine.stable_label(),
+        }
+    }
+
     /// How the array was closed, once it is; nothing when its labels do not say so.
     #[must_use]
     pub fn clean_close(&self) -> Option<CleanClose> {
@@ -210,7 +260,6 @@ impl PlainOrLogged {
                 failure,
                 is_read_only,
                 used: plain.machine.written_stripes(),
-                progress: plain.progress(),
                 usage: None,
                 shortage: None,
                 scrub: None,
@@ -224,7 +273,6 @@ impl PlainOrLogged {
                     failure,
                     is_read_only,
                     used: usage.mapped.into(),
-                    progress: logged.progress(&label),
                     usage: Some(usage),
                     shortage: logged.machine.shortage(),
                     scrub: logged.machine.scrub_status().map(|status| (status, stripe_len)),

@@ -9,7 +9,8 @@ use crate::{
     array::{Background, CommandError, MemberCaps},
     label::{Label, Uuid},
     logged::ScrubStatus,
-    member::{ArrayState, MemberIndex, MemberState},
+    member::{ArrayState, MemberIndex, MemberSet, MemberState},
+    slowness::Deadlines,
 };
 
 /// A request to the device in a member's place, in flight. Its end comes with the same tag.
@@ -48,9 +49,24 @@ pub enum Action<U> {
     },
     /// End the sessions to the device in a member's place, so that nothing more reaches it: it was set aside.
     Part(MemberIndex),
+    /// End the sessions to the device in a member's place at once, as if this engine had died: requests to it end, and
+    /// nothing more reaches it.
+    Cut(MemberIndex),
+    /// Open the array anew, with the devices whose addresses are known: nothing is under way any more, and no member has
+    /// sessions. It ends by [`super::Volume::handle_reopened`].
+    Reopen {
+        /// Members that do not come back by themselves: their devices are not looked for.
+        but: MemberSet,
+    },
     /// Make a session to the member's own device again, and see whether it is that member's still; ends by
     /// [`super::Volume::handle_returned`].
     LookFor(MemberIndex),
+    /// The device that is asked for next is the spare with this number; what becomes of it is told by
+    /// [`super::Volume::handle_spare`].
+    AskForSpare {
+        /// Its place in the list that was given.
+        number: usize,
+    },
     /// Make a session to the device that was asked for, and prepare it; ends by [`super::Volume::handle_joined`] or
     /// [`super::Volume::handle_not_joined`]. Sessions to devices that were set aside have ended before.
     Join {
@@ -107,6 +123,13 @@ pub enum Event {
         /// Which.
         member: MemberIndex,
         /// Why it has none; nothing when it has one again.
+        failure: Option<String>,
+    },
+    /// A member answers reads so late that they go past it, and how late; or it is fast again.
+    Slow {
+        /// Which.
+        member: MemberIndex,
+        /// Why; nothing when it is fast again.
         failure: Option<String>,
     },
     /// The array's state changed.
@@ -191,6 +214,8 @@ pub struct Report {
     pub signs: u64,
     /// Times that the device has lost what was not flushed.
     pub cache_losses: u64,
+    /// Times that a session to the device was made again.
+    pub reconnects: u64,
     /// How long a request to the device may take.
     pub request_timeout: Duration,
     /// Why there is no session.
@@ -243,6 +268,10 @@ pub struct Config {
     pub reads_under_way: Option<u64>,
     /// From so many bytes on a read is large; [`crate::read_window::BOUNDED_LEN`] when none.
     pub large_from: Option<u64>,
+    /// How long users' requests wait for members where those that are left cannot serve; zero: the array fails at once.
+    pub pause: Duration,
+    /// When requests to members are late.
+    pub deadlines: Deadlines,
 }
 
 /// What was asked of the device in a member's place, and what came of it.
@@ -256,6 +285,8 @@ pub struct Stats {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// Reads that were late: what they were for was asked of the other members as well.
+    pub late: u64,
     /// Requests that failed.
     pub errors: u64,
     /// The last failure.

@@ -79,9 +79,13 @@ impl<M: Machine, U> Volume<M, U> {
         expect: Expect,
     ) -> Result<(), JoinError> {
         self.check_join(member, address, expect)?;
+        self.begin_join(member, expect);
+        Ok(())
+    }
+
+    pub(super) fn begin_join(&mut self, member: MemberIndex, expect: Expect) {
         self.joining = Joining::Asked { member, expect };
         self.end_wait_for_returns();
-        Ok(())
     }
 
     /// What [`Action::Join`] asked for is ready.
@@ -119,7 +123,7 @@ impl<M: Machine, U> Volume<M, U> {
     }
 
     /// Whether the member's place may be taken now, by a device at this address.
-    fn check_join(
+    pub(super) fn check_join(
         &self,
         member: MemberIndex,
         address: &str,
@@ -232,7 +236,7 @@ impl<M: Machine, U> Volume<M, U> {
         self.end_join(member, false, failure.as_deref().unwrap_or("the array was closed"));
     }
 
-    fn answer_join(&mut self, member: MemberIndex, result: Result<(), JoinError>) {
+    pub(super) fn answer_join(&mut self, member: MemberIndex, result: Result<(), JoinError>) {
         self.joining = Joining::Nobody;
         self.actions.push_back(Action::Joined { member, result });
     }

@@ -16,11 +16,13 @@ use crate::{
     array::{CommandError, IoId, MemberCaps, RequestId},
     geometry::Geometry,
     label::{Label, Uuid},
+    log::Position,
     logged::{
-        Action, AtomicWrite, Event as MachineEvent, FoundMember, LoggedArray,
-        MemberCaps as LoggedCaps, NewDevice, ScrubEvent, UserRequest,
+        Action, AtomicWrite, CatchUp, Event as MachineEvent, FoundMember, LoggedArray,
+        MemberCaps as LoggedCaps, NewDevice, ScrubEvent, Unstable, UserRequest,
     },
-    member::{MemberIndex, MemberSet, MemberState},
+    member::{ArrayState, MemberIndex, MemberSet, MemberState},
+    pages::PAIR_LEN,
 };
 
 /// An array with a log.
@@ -44,19 +46,6 @@ impl Logged {
     pub fn new(machine: LoggedArray, read_only: bool, max_io_len: u32) -> Self {
         let geometry = machine.label().geometry;
         Self { machine, read_only, geometry, max_io_len }
-    }
-
-    pub(super) fn progress(&self, label: &Label) -> Option<Progress> {
-        let total = u64::from(self.machine.usage().physical);
-        let catches_up = |entry: &&(MemberIndex, u32)| {
-            self.machine.member_state(entry.0) == MemberState::CatchingUp
-        };
-        let members = label.geometry.member_indices();
-        let entries: Vec<(MemberIndex, u32)> =
-            members.map(|one| (one, label.members[one.as_usize()].lack.caught_up)).collect();
-        let (member, done) = entries.iter().find(catches_up)?;
-        let done = u64::from(*done).min(total);
-        Some(Progress { kind: "catch_up", member: Some(*member), done, total })
     }
 }
 
@@ -119,6 +108,38 @@ impl Machine for Logged {
         self.machine.handle_io_done(io, result);
     }
 
+    fn handle_late(&mut self, io: IoId) -> u64 {
+        self.machine.handle_late(io)
+    }
+
+    fn handle_slow(&mut self, members: MemberSet) {
+        self.machine.handle_slow(members);
+    }
+
+    fn handle_probe(&mut self, member: MemberIndex) {
+        self.machine.handle_probe(member);
+    }
+
+    fn state(&self) -> ArrayState {
+        self.machine.state()
+    }
+
+    fn can_be_opened_anew(&self) -> bool {
+        !self.read_only
+    }
+
+    fn is_excluded(&self, member: MemberIndex) -> bool {
+        !self.machine.stable_label().state(member).is_live()
+    }
+
+    fn unstable(&self) -> Result<Unstable, IoError> {
+        self.machine.unstable()
+    }
+
+    fn recovered_upto(&self) -> Option<Position> {
+        self.machine.recovered_upto()
+    }
+
     fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
         if self.read_only {
             return Err(CommandError::NotWritable(READ_ONLY));
@@ -151,6 +172,26 @@ impl Machine for Logged {
             None => self.machine.handle_replace(member, NewDevice { uuid, caps }),
         }
         Ok(())
+    }
+
+    fn identity(&self, member: MemberIndex) -> Option<(Uuid, Uuid)> {
+        Some(self.machine.identity(member))
+    }
+
+    fn progress(&self) -> Vec<Progress> {
+        let chunk_len = u64::from(self.geometry.chunk_len());
+        let shown = |member: MemberIndex| {
+            let CatchUp { lacks_all, walked } = self.machine.catch_up(member)?;
+            let bytes = |stripes, pages| stripes * chunk_len + pages * PAIR_LEN;
+            Some(Progress {
+                kind: if lacks_all { "rebuild" } else { "catch_up" },
+                member: Some(member),
+                done: bytes(walked.done, walked.extras_done),
+                total: bytes(walked.total, walked.extras),
+                lost: 0,
+            })
+        };
+        self.geometry.member_indices().filter_map(shown).collect()
     }
 
     fn handle_idle(&mut self) {
@@ -209,6 +250,7 @@ impl Machine for Logged {
             MachineEvent::Repaired { member, offset, .. } => {
                 Told::Other(Event::Repaired { member, offset })
             }
+            MachineEvent::Found { member, fault, count } => Told::Found { member, fault, count },
             MachineEvent::CaughtUp(member) => Told::Other(Event::Rebuilt(member)),
             MachineEvent::Notice(text) => Told::Other(Event::Notice(text)),
             MachineEvent::Lost { member, offset, len } => {

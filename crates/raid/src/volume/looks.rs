@@ -21,17 +21,34 @@ impl<M: Machine, U> Volume<M, U> {
     /// When [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn next_timeout(&self) -> Duration {
-        let paces = [self.scrub_pace.next(), self.rebuild_pace.next()];
-        paces.into_iter().flatten().fold(self.look_at, Duration::min)
+        let others = [
+            self.scrub_pace.next(),
+            self.rebuild_pace.next(),
+            self.pauses.next_timeout(),
+            self.slowness.next_timeout(),
+        ];
+        others.into_iter().flatten().fold(self.look_at, Duration::min)
     }
 
-    /// Does what is due. `looks` is what there is to see in the members' places now.
+    /// Whether [`Self::handle_timeout`] is due.
+    #[must_use]
+    pub fn is_due(&self, now: Duration) -> bool {
+        self.next_timeout() <= now
+    }
+
+    /// Whether the members' places are to be looked at for [`Self::handle_timeout`].
+    #[must_use]
+    pub fn is_look_due(&self, now: Duration) -> bool {
+        self.look_at <= now
+    }
+
+    /// Does what is due. `looks` is what there is to see in the members' places now, where a look is due.
     ///
     /// # Panics
-    /// When there are more or fewer looks than members.
+    /// When there are more or fewer looks than members, and one is due.
     pub fn handle_timeout(&mut self, now: Duration, looks: &[Look]) {
-        assert_eq!(looks.len(), self.places.len(), "a look at every place");
-        if self.look_at <= now {
+        if self.is_look_due(now) {
+            assert_eq!(looks.len(), self.places.len(), "a look at every place");
             self.look_at = now + LOOK_EVERY;
             self.look(now, looks);
         }
@@ -41,6 +58,8 @@ impl<M: Machine, U> Volume<M, U> {
         if self.rebuild_pace.is_due(now) {
             self.allow_rebuild(now);
         }
+        self.attempt(now);
+        self.look_at_reads(now);
     }
 
     /// Members that take part and have no session.
@@ -54,10 +73,15 @@ impl<M: Machine, U> Volume<M, U> {
     fn look(&mut self, now: Duration, looks: &[Look]) {
         self.ahead.iter_mut().for_each(ReadAhead::drop_old);
         self.users.look(now);
+        self.measure(now);
         if self.life != Life::Open || self.machine.failure().is_some() {
             return;
         }
         self.look_at_members(now, looks);
+        if !self.machine.is_read_only() && self.machine.failure().is_none() {
+            self.look_for_spare(now, looks);
+        }
+        self.look_at_counters(now, looks);
         let may_write = self.machine.has_log() && !self.machine.is_read_only();
         if !may_write || self.machine.failure().is_some() {
             return;

@@ -1,16 +1,18 @@
 //! What a volume asks of an array's machine, whatever its kind.
 
-use alloc::string::String;
+use alloc::{string::String, vec::Vec};
 
 use netraid_block::{IoError, Op, RequestFlags, SgList};
 
-use super::interface::Event;
+use super::{either::Progress, interface::Event};
 use crate::{
     array::{CommandError, IoId, MemberCaps, RequestId},
+    faults::Fault,
     geometry::Geometry,
     label::{Label, Uuid},
-    logged::{AtomicWrite, LoggedArray},
-    member::{MemberIndex, MemberSet, MemberState},
+    log::Position,
+    logged::{AtomicWrite, LoggedArray, Unstable},
+    member::{ArrayState, MemberIndex, MemberSet, MemberState},
 };
 
 /// The machine of an array, in a volume.
@@ -50,6 +52,42 @@ pub trait Machine {
     }
     fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>);
 
+    /// A read is late: what waits for it is to be had from other members as well. How many reads that sends.
+    fn handle_late(&mut self, io: IoId) -> u64 {
+        let _ = io;
+        0
+    }
+    /// These members are slow: what can be had from the others is not read from them.
+    fn handle_slow(&mut self, members: MemberSet) {
+        let _ = members;
+    }
+    /// The next read that would go past a slow member goes to it, and to the others as well.
+    fn handle_probe(&mut self, member: MemberIndex) {
+        let _ = member;
+    }
+
+    /// What the array can do.
+    fn state(&self) -> ArrayState;
+    /// Whether the array may be opened anew once enough members are back, where it failed for want of them.
+    fn can_be_opened_anew(&self) -> bool {
+        false
+    }
+    /// Whether stable labels say that a member takes no part.
+    fn is_excluded(&self, member: MemberIndex) -> bool {
+        !self.member_state(member).is_live()
+    }
+    /// What was acknowledged and is not stable.
+    ///
+    /// # Errors
+    /// It has changed in memory.
+    fn unstable(&self) -> Result<Unstable, IoError> {
+        Ok(Unstable::default())
+    }
+    /// Everything below this position of the log was found when the array was opened; none before that is known.
+    fn recovered_upto(&self) -> Option<Position> {
+        None
+    }
+
     /// Sets a member aside by command.
     fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError>;
 
@@ -64,6 +102,17 @@ pub trait Machine {
         caps: MemberCaps,
         label: Option<Label>,
     ) -> Result<(), CommandError>;
+
+    /// The identities of the array and of a member, where these are known.
+    fn identity(&self, member: MemberIndex) -> Option<(Uuid, Uuid)> {
+        let _ = member;
+        None
+    }
+
+    /// How far rebuilds, catch-ups or a resync are: what is done now comes first.
+    fn progress(&self) -> Vec<Progress> {
+        Vec::new()
+    }
 
     /// Nobody asked for anything for a while: what is in the log is brought home.
     fn handle_idle(&mut self);
@@ -140,6 +189,15 @@ pub enum Told {
         state: MemberState,
         /// Why.
         reason: String,
+    },
+    /// Something was found wrong with what a member has: it is counted.
+    Found {
+        /// Which.
+        member: MemberIndex,
+        /// What.
+        fault: Fault,
+        /// How many blocks or writes.
+        count: u64,
     },
     /// What concerns people and logs alone.
     Other(Event),

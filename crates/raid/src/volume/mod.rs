@@ -24,17 +24,22 @@ mod joining;
 mod logged;
 mod looks;
 mod machine;
+mod meters;
 mod pace;
+mod pause;
 mod places;
 mod plain;
 pub mod preparing;
 mod requests;
 mod returns;
+mod slow;
+mod spares;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod users;
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::{collections::VecDeque, string::String, vec::Vec};
 use core::time::Duration;
 
 use netraid_block::IoError;
@@ -47,6 +52,7 @@ pub use interface::{
 pub use logged::{Logged, logged_caps};
 pub use machine::{Do, Machine, Told};
 pub use pace::{ScrubError, ScrubOrder};
+pub use pause::{NotReopened, Reopened};
 pub use places::Look;
 pub use plain::Plain;
 
@@ -57,11 +63,15 @@ use crate::{
     presence::Presence,
     read_ahead::{ReadAhead, Stats as AheadStats},
     read_window::BOUNDED_LEN,
+    slowness::Slowness,
 };
 use joining::Joining;
+use meters::Meters;
 use pace::Pace;
+use pause::Pauses;
 use places::Place;
 use requests::InFlight;
+use spares::Spares;
 use users::Users;
 
 /// Users' requests that were taken and have not ended; more wait in their queue.
@@ -77,6 +87,8 @@ pub struct Volume<M, U> {
     users: Users<U>,
     /// None: nothing is read ahead.
     ahead: Option<ReadAhead>,
+    /// Bytes of memory for that.
+    ahead_memory: Option<u64>,
     /// What is to be done before the machine is asked for more.
     actions: VecDeque<Action<U>>,
     /// Member requests that never left.
@@ -88,6 +100,8 @@ pub struct Volume<M, U> {
     closes_when_open: bool,
     /// What is known of the sessions to the members.
     presence: Presence,
+    /// How fast the members answer.
+    slowness: Slowness,
     /// When the members' sessions are looked at next.
     look_at: Duration,
     looks: u32,
@@ -97,6 +111,10 @@ pub struct Volume<M, U> {
     scrub_pace: Pace,
     /// How fast members catch up, where that is limited.
     rebuild_pace: Pace,
+    /// How fast scrubs and rebuilds are found to go.
+    meters: Meters,
+    pauses: Pauses,
+    spares: Spares,
 }
 
 /// How far a volume has come.
@@ -106,6 +124,8 @@ enum Life {
     Opening,
     /// Users' requests are taken.
     Open,
+    /// Users' requests are taken, and wait until enough members are back.
+    Paused,
     /// It is to close; users' requests end.
     Ending,
     /// The machine closes.
@@ -122,35 +142,43 @@ impl<M: Machine, U> Volume<M, U> {
     #[must_use]
     pub fn new(machine: M, config: Config) -> Self {
         let geometry = machine.geometry();
-        let Config { places, read_ahead, reads_under_way, large_from } = config;
+        let Config { places, read_ahead, reads_under_way, large_from, pause, deadlines } = config;
         assert_eq!(places.len(), usize::from(geometry.members()), "a place of every member");
         let ahead = read_ahead.map(|memory| ReadAhead::new(geometry, memory));
         let users = Users::new(geometry, reads_under_way, large_from.unwrap_or(BOUNDED_LEN));
         let presence = Presence::new(places.len());
+        let slowness = Slowness::new(geometry, deadlines);
+        let pause = if machine.can_be_opened_anew() { pause } else { Duration::ZERO };
         Self {
             machine,
             places: Place::all(places),
             in_flight: Vec::new(),
             users,
             ahead,
+            ahead_memory: read_ahead,
             actions: VecDeque::new(),
             failed_at_once: VecDeque::new(),
             joining: Joining::Nobody,
             life: Life::Opening,
             closes_when_open: false,
             presence,
+            slowness,
             look_at: Duration::ZERO,
             looks: 0,
             is_busy: false,
             scrub_pace: Pace::default(),
             rebuild_pace: Pace::default(),
+            meters: Meters::default(),
+            pauses: Pauses::new(pause),
+            spares: Spares::default(),
         }
     }
 
     /// Whether users' requests are taken at the moment; else they wait in their queue, or for the end.
     #[must_use]
     pub fn accepts(&self) -> bool {
-        self.life == Life::Open && self.users.len() < REQUESTS_MAX
+        let is_taking = matches!(self.life, Life::Open | Life::Paused);
+        is_taking && self.users.len() < REQUESTS_MAX && self.pauses.has_room()
     }
 
     /// Everything is stable and the labels say so, or the array failed: nothing more is asked for.
@@ -183,6 +211,11 @@ impl<M: Machine, U> Volume<M, U> {
         self.places[member.as_usize()].address.as_deref()
     }
 
+    /// A member's device is at another address from now on, for when it is looked for.
+    pub fn handle_moved(&mut self, member: MemberIndex, address: String) {
+        self.places[member.as_usize()].address = Some(address);
+    }
+
     /// Requests of users, and requests to members, that have not ended.
     #[must_use]
     pub fn under_way(&self) -> (usize, usize) {
@@ -197,6 +230,7 @@ impl<M: Machine, U> Volume<M, U> {
                 self.life = Life::Ending;
                 self.ahead.iter_mut().for_each(ReadAhead::stop);
             }
+            Life::Paused => self.close_in_pause(),
             Life::Ending | Life::Closing | Life::Closed => {}
         }
     }
@@ -210,7 +244,7 @@ impl<M: Machine, U> Volume<M, U> {
             if let Some(asked) = self.machine.poll_action() {
                 self.execute(now, asked);
             } else if let Some(told) = self.machine.poll_event() {
-                self.hear(told);
+                self.hear(now, told);
             } else if !self.go_on(now) {
                 return None;
             }
@@ -220,7 +254,7 @@ impl<M: Machine, U> Volume<M, U> {
     fn execute(&mut self, now: Duration, asked: Do) {
         match asked {
             Do::Submit { io, member, op, offset, len, fua, data } => {
-                self.submit(io, member, (op, offset, len), fua, data);
+                self.submit(now, io, member, (op, offset, len), fua, data);
             }
             Do::Complete { request, result } => self.end_request(now, request, result),
         }
@@ -243,12 +277,17 @@ impl<M: Machine, U> Volume<M, U> {
             self.hand_over();
         } else if self.will_not_take_part() {
             self.end_join_for_good();
+        } else if self.go_on_pausing(now) {
+            // Something is to be done.
         } else if self.life == Life::Ending
             && (self.is_idle() || planted(Planted::ClosesBesideRequests))
         {
             // With a log, an array that has failed has told its end before.
             let has_told = self.machine.has_log() && self.machine.failure().is_some();
             self.life = if has_told { Life::Closed } else { Life::Closing };
+            if !has_told {
+                self.keep_counters(now);
+            }
             self.machine.handle_close();
         } else {
             return false;
@@ -256,17 +295,22 @@ impl<M: Machine, U> Volume<M, U> {
         true
     }
 
-    fn hear(&mut self, told: Told) {
+    fn hear(&mut self, now: Duration, told: Told) {
         match told {
+            Told::Opened if self.is_paused() => self.end_recovery(now),
             Told::Opened => self.end_opening(Ok(())),
+            Told::Closed if self.pause_if_failed(now) => {}
             Told::Closed => self.hear_closed(),
             Told::Member { member, state, reason } => {
                 self.end_join(member, state.is_live(), &reason);
                 self.places[member.as_usize()].is_awaited = false;
-                let place = &mut self.places[member.as_usize()];
                 // What is there and not up to date when the array is opened catches up right away.
-                let catches_up = self.life == Life::Opening
+                let catches_up = matches!(self.life, Life::Opening | Life::Paused)
                     && (state != MemberState::Faulty || planted(Planted::FaultyWhileOpeningStays));
+                if !state.is_live() {
+                    self.forget_slowness(member);
+                }
+                let place = &mut self.places[member.as_usize()];
                 if !state.is_live() && !catches_up && !planted(Planted::PartedStays) {
                     place.returning.has_left();
                     if place.device.take().is_some() {
@@ -275,6 +319,9 @@ impl<M: Machine, U> Volume<M, U> {
                 }
                 self.tell(Event::Member { member, state, reason });
             }
+            Told::Found { member, fault, count } => self.note_fault(member, fault, count),
+            // What the array is now is told when the pause ends.
+            Told::Other(Event::State(_)) if self.keeps_failed() => {}
             Told::Other(event) => {
                 if let Event::Rebuilt(member) = &event {
                     self.places[member.as_usize()].returning.has_caught_up();
@@ -313,7 +360,13 @@ impl<M: Machine, U> Volume<M, U> {
 
     /// Whether it is to close, or has.
     fn is_closing(&self) -> bool {
-        !matches!(self.life, Life::Opening | Life::Open)
+        !matches!(self.life, Life::Opening | Life::Open | Life::Paused)
+    }
+
+    /// Reads ahead from the beginning.
+    fn begin_reading_ahead(&mut self) {
+        let memory = self.ahead_memory;
+        self.ahead = memory.map(|memory| ReadAhead::new(self.machine.geometry(), memory));
     }
 
     /// Whether the machine has no request of anybody.

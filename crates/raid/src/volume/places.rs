@@ -5,7 +5,10 @@ use core::time::Duration;
 
 use netraid_block::{ErrorKind, IoError, Op};
 
-use super::interface::{Device, Found, Report, Stats};
+use super::{
+    interface::{Device, Found, Report, Stats},
+    tally::Tally,
+};
 use crate::{
     planted::{Planted, planted},
     presence::Sighting,
@@ -28,6 +31,10 @@ pub(super) struct Place {
     /// How it comes back by itself.
     pub(super) returning: Returning,
     pub(super) stats: Stats,
+    /// What went wrong with its member.
+    pub(super) tally: Tally,
+    /// The device with this number was asked for a sign of life, and has not answered.
+    pub(super) asked: Option<u32>,
 }
 
 /// How a member comes back.
@@ -35,6 +42,8 @@ pub(super) struct Place {
 pub(super) struct Returning {
     /// It does so by itself: nobody set it aside, and its device did not fail.
     pub(super) by_itself: bool,
+    /// The last failure of a request was an answer of its device, which would answer so again.
+    pub(super) answers_so: bool,
     /// It is looked for, since the place had this number.
     pub(super) attempt: Option<u32>,
     /// Looks until the next attempt.
@@ -61,9 +70,16 @@ impl Place {
             Found::Nobody(address) => (None, address, true),
             Found::Liar(address) => (None, Some(address), false),
         };
-        let returning = Returning { by_itself, attempt: None, wait: 0, pause: 0, told: None };
+        let (answers_so, attempt, wait, pause, told) = (false, None, 0, 0, None);
+        let returning = Returning { by_itself, answers_so, attempt, wait, pause, told };
         let (is_awaited, number) = (false, 0);
-        Self { address, device, is_awaited, number, returning, stats: Stats::default() }
+        let (stats, tally, asked) = (Stats::default(), Tally::default(), None);
+        Self { address, device, is_awaited, number, returning, stats, tally, asked }
+    }
+
+    /// Whether its device is, or was, at this address.
+    pub(super) fn is_at(&self, address: &str) -> bool {
+        self.address.as_deref() == Some(address)
     }
 
     pub(super) fn all(found: Vec<Found>) -> Vec<Self> {
@@ -73,6 +89,8 @@ impl Place {
     /// Puts a device in the place.
     pub(super) fn take(&mut self, device: Device) {
         if self.address.as_ref() != Some(&device.address) {
+            // The same member may be found at another address.
+            self.tally.keep(&self.stats);
             self.stats = Stats::default();
         }
         self.address = Some(device.address.clone());
@@ -80,6 +98,22 @@ impl Place {
         self.device = Some(device);
         self.is_awaited = true;
         (self.returning.by_itself, self.returning.told) = (true, None);
+    }
+
+    /// Takes over what is known of the place as it was before the array was opened anew.
+    pub(super) fn follow(&mut self, mut before: Self) {
+        self.number = before.number + 1;
+        if self.address.is_none() || self.address == before.address {
+            self.address = before.address;
+            self.stats = before.stats;
+            self.tally = before.tally.reopened();
+            // Who was set aside by command stays so.
+            self.returning.by_itself &= before.returning.by_itself;
+            self.returning.pause = before.returning.pause;
+        } else {
+            before.tally.keep(&before.stats);
+            self.tally = before.tally.reopened();
+        }
     }
 
     /// Whether the device has lost what was not flushed since it took the place, as its sessions count that.
@@ -109,13 +143,19 @@ impl Returning {
     /// repaired, and set no member aside.
     pub(super) const fn note(&mut self, error: &IoError, is_read: bool) {
         let kind = error.kind();
-        self.by_itself &= !matches!(kind, ErrorKind::NoSpace | ErrorKind::Device)
-            && (is_read || !matches!(kind, ErrorKind::Medium));
+        self.answers_so = matches!(kind, ErrorKind::NoSpace | ErrorKind::Device)
+            || (!is_read && matches!(kind, ErrorKind::Medium));
+        self.by_itself &= !self.answers_so;
     }
 
     pub(super) fn has_left(&mut self) {
         self.wait = self.pause;
         self.pause = (self.pause * 2).clamp(1, PAUSE_MAX);
+    }
+
+    /// When it leaves now, it is not looked for before so long.
+    pub(super) fn stay_away(&mut self, time: Duration) {
+        self.pause = self.pause.max(u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
     }
 
     pub(super) const fn has_caught_up(&mut self) {

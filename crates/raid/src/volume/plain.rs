@@ -19,7 +19,7 @@ use crate::{
     geometry::Geometry,
     label::{Label, Uuid},
     logged::LoggedArray,
-    member::{MemberIndex, MemberSet, MemberState},
+    member::{ArrayState, MemberIndex, MemberSet, MemberState},
 };
 
 /// An array without a log, and what computes for it.
@@ -43,15 +43,6 @@ impl Plain {
     pub const fn new(machine: ArrayMachine, executor: Executor) -> Self {
         Self { machine, executor, reads: Vec::new() }
     }
-
-    pub(super) fn progress(&self) -> Option<Progress> {
-        let progress = self.machine.progress()?;
-        let (kind, member) = match progress.background {
-            Background::Resync => ("resync", None),
-            Background::Rebuild(member) => ("rebuild", Some(member)),
-        };
-        Some(Progress { kind, member, done: progress.done, total: progress.total })
-    }
 }
 
 impl Machine for Plain {
@@ -69,6 +60,10 @@ impl Machine for Plain {
 
     fn member_state(&self, member: MemberIndex) -> MemberState {
         self.machine.label().state(member)
+    }
+
+    fn state(&self) -> ArrayState {
+        self.machine.state()
     }
 
     fn failure(&self) -> Option<IoError> {
@@ -125,6 +120,27 @@ impl Machine for Plain {
         _label: Option<Label>,
     ) -> Result<(), CommandError> {
         self.machine.handle_replace(member, uuid, caps)
+    }
+
+    fn identity(&self, member: MemberIndex) -> Option<(Uuid, Uuid)> {
+        let label = self.machine.label();
+        Some((label.array_uuid, label.members[member.as_usize()].uuid))
+    }
+
+    fn progress(&self) -> Vec<Progress> {
+        let geometry = self.machine.geometry();
+        let shown = |one: &crate::array::Progress| {
+            let (kind, member, stripe_len) = match one.background {
+                Background::Resync => ("resync", None, geometry.stripe_data_len()),
+                Background::Rebuild(member) => {
+                    ("rebuild", Some(member), geometry.chunk_len().into())
+                }
+            };
+            let [done, total, lost] =
+                [one.done, one.total, one.lost].map(|stripes| stripes * stripe_len);
+            Progress { kind, member, done, total, lost }
+        };
+        self.machine.progress().iter().map(shown).collect()
     }
 
     fn handle_idle(&mut self) {}

@@ -8,7 +8,7 @@
 //! has the member's place no more, is not believed, and a read that ends well has as many bytes as it was for.
 
 use alloc::{boxed::Box, string::ToString as _, vec, vec::Vec};
-use core::{mem, time::Duration};
+use core::{mem, ops::Range, time::Duration};
 
 use netraid_block::{ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
 
@@ -16,14 +16,16 @@ use super::{
     Volume,
     interface::{Action, Tag},
     machine::Machine,
-    users::Read,
+    users::{Ask, Read},
 };
 use crate::{
     array::{IoId, RequestId},
+    faults::Fault,
     logged::{AtomicWrite, AtomicWriteError},
     member::MemberIndex,
     planted::{Planted, planted},
     read_ahead::{Action as AheadAction, ReadAhead, Served},
+    slowness::SentRequest,
 };
 
 /// Why a member is set aside that may have lost what was not flushed.
@@ -37,6 +39,8 @@ pub(super) struct InFlight {
     number: u32,
     len: u64,
     is_read: bool,
+    /// As its lateness is watched.
+    sent: Option<SentRequest>,
     /// What is longer than the device takes at once goes in several requests.
     pieces: Option<Box<Pieces>>,
 }
@@ -92,7 +96,18 @@ impl<M: Machine, U> Volume<M, U> {
         let data_len = data.len() as u64;
         assert!(op != Op::Write || data_len == len, "a write of {len} bytes with {data_len}");
         self.is_busy = true;
-        let id = self.users.insert(user);
+        if !self.is_paused()
+            && let Some(error) = self.pauses.refusal(op, offset, len)
+        {
+            return self.actions.push_back(Action::Complete { user, result: Err(error) });
+        }
+        let keeps = self.pauses.keep_requests();
+        let ask = keeps.then(|| Ask::Range { what: (op, offset, len), flags, data: data.clone() });
+        let id = self.users.insert(user, ask);
+        if self.is_paused() {
+            // It is made when the array goes on.
+            return self.pauses.hold(data_len);
+        }
         if let Some(ahead) = &mut self.ahead {
             if op.changes() {
                 ahead.handle_change(id, offset..offset + len);
@@ -145,7 +160,11 @@ impl<M: Machine, U> Volume<M, U> {
             return self.actions.push_back(Action::Complete { user, result });
         }
         self.is_busy = true;
-        let id = self.users.insert(user);
+        let ask = self.pauses.keep_requests().then(|| Ask::Atomic(write.clone()));
+        let id = self.users.insert(user, ask);
+        if self.is_paused() {
+            return self.pauses.hold(write.data_len());
+        }
         if let Some(ahead) = &mut self.ahead {
             ahead.handle_change(id, write.span());
         }
@@ -160,10 +179,14 @@ impl<M: Machine, U> Volume<M, U> {
     /// When nothing is in flight with this tag.
     pub fn handle_io_done(
         &mut self,
+        now: Duration,
         tag: Tag,
         cache_losses: Option<u64>,
         result: Result<SgList, IoError>,
     ) {
+        if self.hear_sign(now, tag, result.is_ok()) || self.hear_counters(now, tag, &result) {
+            return;
+        }
         let io: usize = narrow(tag.io());
         let Some(entry) = self.in_flight.get_mut(io).and_then(Option::as_mut) else {
             unreachable!("a request to member {} ended that was not in flight", tag.member());
@@ -175,8 +198,11 @@ impl<M: Machine, U> Volume<M, U> {
                 None => return,
             },
         };
-        let InFlight { number, len, is_read, .. } = *entry;
+        let InFlight { number, len, is_read, sent, .. } = *entry;
         self.in_flight[io] = None;
+        if let Some(sent) = sent {
+            self.slowness.note_done(now, tag.member(), sent, result.is_ok());
+        }
         let place = &mut self.places[tag.member().as_usize()];
         let is_former = place.number != number && !planted(Planted::FormerDeviceBelieved);
         if is_former || place.device.is_none() {
@@ -196,10 +222,15 @@ impl<M: Machine, U> Volume<M, U> {
             }
             Ok(data)
         });
+        place.returning.answers_so &= result.is_err();
         if let Err(error) = &result {
             place.stats.errors += 1;
             place.stats.last_error = Some(error.to_string());
             place.returning.note(error, is_read);
+            // One with a log looks at each block.
+            if is_read && error.kind() == ErrorKind::Medium && !self.machine.has_log() {
+                self.note_fault(tag.member(), Fault::UnreadableBlocks, 1);
+            }
         }
         self.machine.handle_io_done(IoId(io), result);
     }
@@ -217,6 +248,13 @@ impl<M: Machine, U> Volume<M, U> {
         id: RequestId,
         result: Result<SgList, IoError>,
     ) {
+        if Self::is_again(id) {
+            return self.end_again(id, result);
+        }
+        if result.is_err() && !ReadAhead::is_ahead(id) && self.keeps_failed() {
+            // It is made again when the array goes on.
+            return;
+        }
         if let Some(ahead) = &mut self.ahead {
             if ReadAhead::is_ahead(id) {
                 ahead.handle_ahead_done(id, result);
@@ -228,8 +266,37 @@ impl<M: Machine, U> Volume<M, U> {
     }
 
     fn end_user(&mut self, now: Duration, id: RequestId, result: Result<SgList, IoError>) {
+        if result.is_ok() && self.pauses.is_to_note() {
+            self.note_end(id);
+        }
         if let Some((user, result)) = self.users.end(now, id, result) {
             self.actions.push_back(Action::Complete { user, result });
+        }
+    }
+
+    /// A user's request ends, and the machine does not have it.
+    pub(super) fn end_user_now(&mut self, id: RequestId, result: Result<SgList, IoError>) {
+        if let Some((user, result)) = self.users.end(Duration::ZERO, id, result) {
+            self.actions.push_back(Action::Complete { user, result });
+        }
+    }
+
+    /// A user's request has ended well, the first one since a pause, or while bytes are lost that may be written anew by
+    /// it.
+    #[cold]
+    fn note_end(&mut self, id: RequestId) {
+        self.pauses.note_progress();
+        match self.users.ask(id) {
+            // A discard may leave what was there.
+            Some(Ask::Range { what: (Op::Write | Op::WriteZeroes, offset, len), .. }) => {
+                self.pauses.note_written(offset, len);
+            }
+            Some(Ask::Atomic(write)) => {
+                for Range { start, end } in write.ranges_of_bytes() {
+                    self.pauses.note_written(start, end - start);
+                }
+            }
+            Some(Ask::Range { .. }) | None => {}
         }
     }
 
@@ -250,6 +317,7 @@ impl<M: Machine, U> Volume<M, U> {
     /// takes at once. Without a device it fails.
     pub(super) fn submit(
         &mut self,
+        now: Duration,
         io: IoId,
         member: MemberIndex,
         (op, offset, len): (Op, u64, u64),
@@ -265,12 +333,14 @@ impl<M: Machine, U> Volume<M, U> {
         }
         assert!(self.in_flight[io.0].is_none(), "member request {} is in flight twice", io.0);
         let is_read = op == Op::Read;
-        let entry = self.in_flight[io.0].insert(InFlight {
-            number: place.number,
-            len,
-            is_read,
-            pieces: None,
-        });
+        let (number, is_there) = (place.number, place.device.is_some());
+        // Without a log nothing can be had elsewhere, and nobody catches up by itself.
+        let sent = match is_there && self.machine.has_log() {
+            true => self.slowness.note_sent(now, member, io, (op, len)),
+            false => None,
+        };
+        let entry = InFlight { number, len, is_read, sent, pieces: None };
+        let entry = self.in_flight[io.0].insert(entry);
         let Some(device) = &place.device else {
             return self.failed_at_once.push_back((io, ErrorKind::Unreachable.into()));
         };

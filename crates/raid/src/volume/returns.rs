@@ -60,6 +60,9 @@ impl<M: Machine, U> Volume<M, U> {
         let is_live = self.state(member).is_live();
         let all_there =
             self.suspects(looks).is_empty() || planted(Planted::TakenBackWhileOthersAreAway);
+        if end.is_ok() && !is_live {
+            self.let_spare_go(member);
+        }
         let is_joining = self.joining.is_for(member);
         let place = &mut self.places[member.as_usize()];
         let began = place.returning.attempt.take();

@@ -5,9 +5,13 @@ mod closing;
 mod joining;
 mod looks;
 mod paces;
+mod pauses;
 mod random;
 mod requests;
 mod returns;
+mod slow;
+mod spares;
+mod tally;
 
 use alloc::{
     boxed::Box,
@@ -26,8 +30,9 @@ use crate::{
     array::{CommandError, MemberCaps, RequestId},
     geometry::{Geometry, Level},
     label::{Label, Uuid},
-    logged::LoggedArray,
-    member::{MemberSet, MemberState},
+    log::Position,
+    logged::{LoggedArray, Unstable},
+    member::{ArrayState, MemberSet, MemberState},
 };
 
 const KIB: u64 = 1 << 10;
@@ -56,7 +61,13 @@ struct Script {
     refuses_device: Option<CommandError>,
     /// What sets a member aside is its end.
     fails_when_gone: bool,
+    /// What was acknowledged and is not stable, when it fails.
+    unstable: Unstable,
+    /// How far its opening found what was acknowledged.
+    recovered_upto: Option<Position>,
     scrubbed: Option<Box<LoggedArray>>,
+    /// Those of the array and of each member.
+    identities: Vec<(Uuid, Uuid)>,
     calls: Vec<Call>,
     actions: VecDeque<Do>,
     events: VecDeque<Told>,
@@ -67,6 +78,9 @@ struct Script {
 enum Call {
     Request { id: RequestId, what: (Op, u64, u64), flags: RequestFlags, data: Vec<u8> },
     IoDone(IoId, Result<Vec<u8>, IoError>),
+    Late(IoId),
+    Slow(MemberSet),
+    Probe(u8),
     Fail(u8),
     Gone(u8, String),
     Device { member: u8, uuid: Uuid, caps: MemberCaps, label: Option<Box<Label>> },
@@ -91,7 +105,10 @@ impl Script {
             refuses_join: None,
             refuses_device: None,
             fails_when_gone: false,
+            unstable: Unstable::default(),
+            recovered_upto: None,
             scrubbed: None,
+            identities: Vec::new(),
             calls: Vec::new(),
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -126,8 +143,28 @@ impl Machine for Script {
         self.failure.clone()
     }
 
+    fn state(&self) -> ArrayState {
+        if self.failure.is_some() { ArrayState::Failed } else { ArrayState::Optimal }
+    }
+
+    fn can_be_opened_anew(&self) -> bool {
+        self.has_log && !self.is_read_only
+    }
+
+    fn unstable(&self) -> Result<Unstable, IoError> {
+        Ok(self.unstable.clone())
+    }
+
+    fn recovered_upto(&self) -> Option<Position> {
+        self.recovered_upto
+    }
+
     fn can_lose_all(&self, members: MemberSet) -> bool {
         members.len() <= self.bears
+    }
+
+    fn identity(&self, member: MemberIndex) -> Option<(Uuid, Uuid)> {
+        self.identities.get(member.as_usize()).copied()
     }
 
     fn check_replace(&self, _: MemberIndex) -> Result<(), CommandError> {
@@ -188,6 +225,19 @@ impl Machine for Script {
         self.calls.push(Call::Idle);
     }
 
+    fn handle_late(&mut self, io: IoId) -> u64 {
+        self.calls.push(Call::Late(io));
+        4
+    }
+
+    fn handle_slow(&mut self, members: MemberSet) {
+        self.calls.push(Call::Slow(members));
+    }
+
+    fn handle_probe(&mut self, member: MemberIndex) {
+        self.calls.push(Call::Probe(member.0));
+    }
+
     fn handle_age(&mut self) {
         self.calls.push(Call::Age);
     }
@@ -215,7 +265,10 @@ enum Seen {
     Sent(Sent),
     Ended(u32, Result<Vec<u8>, IoError>),
     Part(u8),
+    Cut(u8),
+    Reopen(MemberSet),
     LookFor(u8),
+    AskForSpare(usize),
     Join { member: u8, expect: Expect, ends_former: bool },
     Take(u8),
     LetGo(u8),
@@ -295,7 +348,14 @@ impl Rig {
                 assert!(former.is_some(), "nobody is in the place of member {member}");
                 Seen::Part(member.0)
             }
+            Action::Cut(member) => {
+                let former = self.looks[member.as_usize()].report.take();
+                assert!(former.is_some(), "nobody is in the place of member {member}");
+                Seen::Cut(member.0)
+            }
+            Action::Reopen { but } => Seen::Reopen(but),
             Action::LookFor(member) => Seen::LookFor(member.0),
+            Action::AskForSpare { number } => Seen::AskForSpare(number),
             Action::Join { member, expect, ends_former } => {
                 if ends_former {
                     let former = self.looks[member.as_usize()].report.take();
@@ -370,7 +430,7 @@ impl Rig {
     fn end(&mut self, tag: Tag, result: Result<SgList, IoError>) {
         let report = self.looks[tag.member().as_usize()].report.as_ref();
         let losses = report.map(|report| report.cache_losses);
-        self.volume.handle_io_done(tag, losses, result);
+        self.volume.handle_io_done(self.now, tag, losses, result);
     }
 
     /// A member asks its device for something, and that fails or not.

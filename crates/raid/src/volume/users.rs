@@ -5,13 +5,13 @@
 //! Large reads that have ended are told of ([`Users::next_end`]) after others have taken their place, so that members
 //! have something to do meanwhile.
 
-use alloc::collections::VecDeque;
+use alloc::{collections::VecDeque, vec::Vec};
 use core::time::Duration;
 
-use netraid_block::{IoError, SgList, narrow};
+use netraid_block::{IoError, Op, RequestFlags, SgList, narrow};
 use slab::Slab;
 
-use crate::{array::RequestId, geometry::Geometry, read_window::ReadWindow};
+use crate::{array::RequestId, geometry::Geometry, logged::AtomicWrite, read_window::ReadWindow};
 
 /// The end of the request that a shell knows by `U`.
 pub(super) type Ended<U> = (U, Result<SgList, IoError>);
@@ -23,6 +23,8 @@ pub(super) struct Users<U> {
     waiting: VecDeque<Read>,
     /// Large reads that have ended.
     ended: VecDeque<Ended<U>>,
+    geometry: Geometry,
+    bound: Option<u64>,
     window: ReadWindow,
     /// From so many bytes on a read is large.
     large_from: u64,
@@ -33,6 +35,25 @@ struct User<U> {
     user: U,
     /// Bytes that it has in the window.
     bounded: u64,
+    /// What it asks for, where that may have to be asked for again.
+    ask: Option<Ask>,
+    /// How often it was.
+    tries: u8,
+}
+
+/// What a user asks for.
+#[derive(Debug, Clone)]
+pub(super) enum Ask {
+    /// An operation on a range of bytes.
+    Range {
+        /// With its range: first byte, and number of bytes.
+        what: (Op, u64, u64),
+        flags: RequestFlags,
+        /// What is written.
+        data: SgList,
+    },
+    /// A write of several ranges.
+    Atomic(AtomicWrite),
 }
 
 /// A read for the machine.
@@ -46,12 +67,9 @@ pub(super) struct Read {
 impl<U> Users<U> {
     /// With a bound of so many bytes for reads of `large_from` bytes or more; it is found by trying when there is none.
     pub(super) fn new(geometry: &Geometry, bound: Option<u64>, large_from: u64) -> Self {
-        let window = match bound {
-            Some(bound) => ReadWindow::fixed(geometry, bound),
-            None => ReadWindow::new(geometry),
-        };
-        let (waiting, ended) = (VecDeque::new(), VecDeque::new());
-        Self { requests: Slab::new(), waiting, ended, window, large_from }
+        let window = new_window(geometry, bound);
+        let (waiting, ended, geometry) = (VecDeque::new(), VecDeque::new(), *geometry);
+        Self { requests: Slab::new(), waiting, ended, geometry, bound, window, large_from }
     }
 
     /// How many have not ended, and been told so.
@@ -64,9 +82,30 @@ impl<U> Users<U> {
         !self.waiting.is_empty()
     }
 
-    /// Gives a request its number.
-    pub(super) fn insert(&mut self, user: U) -> RequestId {
-        RequestId(self.requests.insert(User { user, bounded: 0 }) as u64)
+    /// Gives a request its number; what it asks for is kept if it is given.
+    #[inline]
+    pub(super) fn insert(&mut self, user: U, ask: Option<Ask>) -> RequestId {
+        RequestId(self.requests.insert(User { user, bounded: 0, ask, tries: 0 }) as u64)
+    }
+
+    /// A request is made again: how often it was, with this time.
+    pub(super) fn try_again(&mut self, id: RequestId) -> u8 {
+        let user = &mut self.requests[place_of(id)];
+        user.tries = user.tries.saturating_add(1);
+        user.tries
+    }
+
+    /// What a request asks for, if that was kept.
+    pub(super) fn ask(&self, id: RequestId) -> Option<Ask> {
+        self.requests.get(place_of(id))?.ask.clone()
+    }
+
+    /// All requests that have not ended are to be made again: their numbers. No read waits any more.
+    pub(super) fn begin_again(&mut self) -> Vec<RequestId> {
+        self.waiting.clear();
+        self.window = new_window(&self.geometry, self.bound);
+        self.requests.iter_mut().for_each(|(_, user)| user.bounded = 0);
+        self.requests.iter().map(|(at, _)| RequestId(at as u64)).collect()
     }
 
     /// Whether the machine is to have a read now; else it waits for [`Self::next_read`].
@@ -102,7 +141,7 @@ impl<U> Users<U> {
         id: RequestId,
         result: Result<SgList, IoError>,
     ) -> Option<Ended<U>> {
-        let User { user, bounded } = self.requests.remove(place_of(id));
+        let User { user, bounded, .. } = self.requests.remove(place_of(id));
         if bounded == 0 {
             return Some((user, result));
         }
@@ -119,6 +158,14 @@ impl<U> Users<U> {
 
 fn place_of(id: RequestId) -> usize {
     narrow(id.0)
+}
+
+/// With a bound of so many bytes; it is found by trying when there is none.
+fn new_window(geometry: &Geometry, bound: Option<u64>) -> ReadWindow {
+    match bound {
+        Some(bound) => ReadWindow::fixed(geometry, bound),
+        None => ReadWindow::new(geometry),
+    }
 }
 
 #[cfg(test)]
@@ -138,7 +185,7 @@ mod tests {
     }
 
     fn ask(users: &mut Users<u64>, user: u64, len: u64) -> (RequestId, bool) {
-        let id = users.insert(user);
+        let id = users.insert(user, None);
         (id, users.admit(NOW, Read { id, offset: 0, len }))
     }
 

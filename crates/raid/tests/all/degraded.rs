@@ -169,17 +169,25 @@ fn a_rebuild_goes_as_far_as_it_is_allowed() {
         home.filter(|chunk| chunk.iter().any(|byte| *byte != 0)).count()
     };
     assert_eq!((written(&world), world.machine.member_state(member)), (0, MemberState::CatchingUp));
+    let progress = |world: &World| world.machine.catch_up(member).unwrap();
+    let walked = progress(&world).walked;
+    assert!(progress(&world).lacks_all);
+    assert_eq!((walked.done, walked.total, walked.extras_done), (0, STRIPES as u64, 0));
+    assert!(walked.extras > 0, "pages of tables");
     for allowed in 1..=3 {
         world.machine.handle_catch_up_allowance(Some(1));
         world.settle();
         assert_eq!(world.machine.catch_up_allowance(), Some(0));
         // A chunk of the parity of stripes of one byte may be zeros: those do not show.
+        let walked = progress(&world).walked;
+        assert_eq!((walked.done, walked.total), (allowed as u64, STRIPES as u64));
         assert!(written(&world) <= allowed, "{} chunks, {allowed} allowed", written(&world));
         assert_eq!(world.read(0).unwrap(), 1);
     }
     world.machine.handle_catch_up_allowance(None);
     world.settle();
     assert_eq!(world.machine.member_state(member), MemberState::InSync);
+    assert_eq!(world.machine.catch_up(member), None);
     world.away.insert(0);
     world.reopen();
     for stripe in 0..STRIPES {

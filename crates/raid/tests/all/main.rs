@@ -6,6 +6,7 @@ mod degraded;
 mod failures;
 mod forged;
 mod gather;
+mod hedges;
 mod lists;
 mod logged;
 mod lost_rows;

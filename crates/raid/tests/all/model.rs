@@ -286,7 +286,7 @@ impl Run {
     fn may_lose_member(&self) -> bool {
         let label = self.model.machine.label();
         let lost = label.members.iter().filter(|m| m.state != MemberState::InSync).count() as u32;
-        let synced = self.model.machine.progress().is_none();
+        let synced = self.model.machine.progress().is_empty();
         let clean = self.model.bad.is_empty() && synced && !self.spoiled;
         !self.within_budget || (clean && lost < self.model.geometry().tolerance())
     }
@@ -556,7 +556,7 @@ impl Run {
             "members are still missing: {:?}",
             self.model.machine.label().members
         );
-        assert_eq!(self.model.machine.progress(), None, "{:?}", self.model.machine);
+        assert!(self.model.machine.progress().is_empty(), "{:?}", self.model.machine);
     }
 
     fn read_everything(&mut self) {

@@ -34,8 +34,9 @@ struct World {
     holds_flushes: bool,
     /// So are reads of these.
     holds_reads: Range<u64>,
-    /// What member 0 cannot read.
+    /// What member 0 cannot read, and how often it was asked for it.
     bad: Range<u64>,
+    bad_reads: u64,
     checkpoints: u64,
     openings: u64,
     is_open: bool,
@@ -101,6 +102,7 @@ impl World {
             holds_flushes: false,
             holds_reads: NONE,
             bad: NONE,
+            bad_reads: 0,
             checkpoints: 0,
             openings: 0,
             is_open: false,
@@ -205,6 +207,7 @@ impl World {
             Action::Read { io, member: MemberIndex(0), offset, len }
                 if offset < self.bad.end && self.bad.start < offset + u64::from(len) =>
             {
+                self.bad_reads += 1;
                 self.machine.handle_io_done(io, Err(ErrorKind::Medium.into()));
                 return true;
             }
@@ -316,6 +319,26 @@ impl World {
             let bytes = data.to_contiguous();
             self.disks[member.as_usize()][at..at + 512].copy_from_slice(&bytes[..512]);
         }
+    }
+}
+
+/// A disk may take seconds to say that it cannot read a block. Of the log it was asked for such a block with every batch
+/// that stands up to 64 blocks before it.
+#[test]
+fn a_block_of_the_log_that_cannot_be_read_is_asked_for_a_few_times_only() {
+    let mut world = World::new(Level::Raid1, 2);
+    world.holds_flushes = true;
+    for block in 0..30 {
+        world.write(block * 4096, &[block as u8 + 1; 4096]);
+        world.settle();
+    }
+    let place = world.machine.label().regions.log.offset + 50 * 4096;
+    world.bad = place..place + 4096;
+    world.crash();
+    world.settle();
+    assert!(world.is_open && (1..=8).contains(&world.bad_reads), "{}", world.bad_reads);
+    for block in 0..30 {
+        assert_eq!(world.read(block * 4096), block as u8 + 1);
     }
 }
 

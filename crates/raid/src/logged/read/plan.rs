@@ -7,7 +7,11 @@ use netraid_block::{Buf, IoError, SgList, narrow};
 
 use crate::{
     bytes,
-    logged::state::{BLOCK, State},
+    logged::{
+        Rule,
+        state::{BLOCK, State},
+    },
+    member::MemberSet,
 };
 
 /// Where a run of blocks comes from.
@@ -53,6 +57,33 @@ impl State {
         }
     }
 
+    /// Whether the members of all parts are asked for them: those that are slow only when they are to be probed.
+    pub(super) fn are_asked(&mut self, physical: u32, plan: &[Part]) -> bool {
+        if self.slow.is_empty() {
+            return true;
+        }
+        let past = plan.iter().filter(|part| self.is_past(physical, part));
+        let past = past.filter_map(|part| match part {
+            Part::Ready(_) => None,
+            Part::Home { column, .. } => Some(self.home(physical, *column, 0).0),
+        });
+        let past: MemberSet = past.collect();
+        if past.without(self.probed).is_empty() {
+            self.probed = self.probed.without(past);
+            return true;
+        }
+        self.rules.note(Rule::PastSlowMember);
+        false
+    }
+
+    /// Whether a part is computed although its member takes part, because that is slow.
+    pub(super) fn is_past(&self, physical: u32, part: &Part) -> bool {
+        match part {
+            Part::Ready(_) => false,
+            Part::Home { column, .. } => self.goes_past(physical, *column),
+        }
+    }
+
     /// Rows of columns from which the parts that are not there are computed, except what other parts
     /// have of them.
     pub(super) fn needed_beside(
@@ -61,11 +92,14 @@ impl State {
         plan: &[Part],
         is_there: &[bool],
     ) -> Vec<(u8, Range<u32>)> {
-        let readable = self.readable_columns(physical);
         let mut needed: Vec<(u8, Range<u32>)> = Vec::new();
         for (part, _) in plan.iter().zip(is_there).filter(|(_, is_there)| !**is_there) {
             let Part::Home { column, rows, .. } = part else { continue };
-            let Some(recipe) = self.layout.code.recipe(*column, readable) else { continue };
+            let Some(recipe) =
+                self.layout.code.recipe(*column, self.usable_columns(physical, *column))
+            else {
+                continue;
+            };
             for (other, _) in recipe.iter() {
                 let one = (*other, rows.clone());
                 if !needed.contains(&one) && !plan.iter().any(|part| part.covers(*other, rows)) {

@@ -11,6 +11,7 @@ use crate::{
     bytes,
     checksum::Home,
     code::ColumnSet,
+    faults::Fault,
     logged::{
         io::is_medium,
         locks::Purpose,
@@ -240,6 +241,7 @@ impl Array {
             told.lost.add(member, offset, BLOCK.into());
             return;
         };
+        let mut is_lost = false;
         for _ in 0..WRITES_MAX {
             self.write_member(member, offset, wanted.clone().into()).await;
             let now = self.read_column(physical, column, row..row + 1, false).await;
@@ -254,7 +256,11 @@ impl Array {
                     state.scrub_counts(run, |status| status.members[member.as_usize()].absent += 1);
                     return;
                 }
-                Ok(_) | Err(_) => {}
+                Ok(_) if !core::mem::replace(&mut is_lost, true) => {
+                    state.note_fault(member, Fault::LostWrites, 1);
+                }
+                Ok(_) => {}
+                Err(_) => {}
             }
         }
         self.state().scrub_unrepaired(run, member, 1);

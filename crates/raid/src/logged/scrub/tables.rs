@@ -24,6 +24,7 @@ use crate::{
     page::ImageKey,
     pages::PAIR_LEN,
     regions::{LABEL_OFFSETS, LIST_LEN, PAGE_LEN},
+    stripes::Walker,
 };
 
 /// An update of the labels may be under way again and again; each writes them all.
@@ -263,6 +264,7 @@ impl Array {
                 let until = (from + PAGES_AT_ONCE).min(pages);
                 let group = (from..until).map(|index| Page { is_sums, index });
                 self.scrub_pages(run, group.collect()).await;
+                self.state().stripes.note_extras(Walker::Scrub(run), 1);
                 from = until;
             }
         }

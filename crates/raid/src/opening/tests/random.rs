@@ -104,6 +104,9 @@ fn anything_may_be_answered() {
             take_over: rng.random_ratio(1, 6),
             force: rng.random_ratio(1, 6),
             is_placed: rng.random(),
+            continues: None,
+            wants_all: rng.random_ratio(1, 6),
+            spares: rng.random_range(0..3),
             clean_close: None,
         };
         let before = world.disks.clone();

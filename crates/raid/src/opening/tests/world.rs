@@ -43,6 +43,7 @@ pub(super) struct Disk {
 }
 
 /// Devices and a machine.
+#[derive(Clone)]
 pub(super) struct World {
     pub(super) disks: Vec<Disk>,
     /// The lock that this machine has to give.

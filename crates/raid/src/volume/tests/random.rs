@@ -50,6 +50,7 @@ struct Counts {
     not_joined: u32,
     suspects: u32,
     failed: u32,
+    late: u32,
 }
 
 struct World {
@@ -100,6 +101,8 @@ impl World {
             read_ahead: rng.random::<bool>().then_some(16 * MIB),
             reads_under_way: rng.random::<bool>().then_some(4 * MIB),
             large_from: None,
+            deadlines: crate::slowness::Deadlines::default(),
+            pause: Duration::ZERO,
         };
         Self {
             volume: Volume::new(script, config),
@@ -169,6 +172,7 @@ impl World {
                 slot.is_leaving = true;
                 self.counts.parted += 1;
             }
+            Action::Cut(_) | Action::Reopen { .. } => panic!("this volume never pauses"),
             Action::LookFor(member) => {
                 assert!(!matches!(self.asked, Some((_, Asked::Waits))), "somebody waits");
                 assert!(self.asked.is_none_or(|(other, _)| other != member.0), "it joins");
@@ -178,6 +182,7 @@ impl World {
                 slot.is_looked_for = true;
                 assert!(!self.volume.machine.states[member.as_usize()].is_live());
             }
+            Action::AskForSpare { .. } => panic!("there are no spares"),
             Action::Join { member, ends_former, .. } => {
                 assert_eq!(self.asked, Some((member.0, Asked::Waits)));
                 assert!(self.slots.iter().all(|slot| !slot.is_looked_for));
@@ -255,6 +260,23 @@ impl World {
                         self.handed.remove(&member);
                     }
                 }
+                Call::Late(io) => {
+                    assert!(self.ios.contains(&io.0), "{io:?} is late, and has ended");
+                    self.counts.late += 1;
+                }
+                Call::Slow(slow) => {
+                    let script = &self.volume.machine;
+                    let is_live = |one: &MemberIndex| script.states[one.as_usize()].is_live();
+                    let others: MemberSet =
+                        (0..MEMBERS).map(MemberIndex).filter(|one| !slow.contains(*one)).collect();
+                    assert!(
+                        slow.iter().all(|one| is_live(&one)),
+                        "{slow:?} of {:?}",
+                        script.states
+                    );
+                    assert!(script.geometry.can_serve_from(others), "{slow:?}");
+                }
+                Call::Probe(member) => assert!(self.volume.slow().contains(MemberIndex(member))),
                 Call::Idle | Call::Age => assert!(self.is_opened && !self.is_closing),
                 Call::Close => {
                     assert!(!self.is_closing, "the machine is told twice to close");
@@ -343,7 +365,7 @@ impl World {
         };
         let report = self.slots[tag.member().as_usize()].report.as_ref();
         let losses = report.map(|report| report.cache_losses);
-        self.volume.handle_io_done(tag, losses, result);
+        self.volume.handle_io_done(self.now, tag, losses, result);
     }
 
     fn complete(&mut self) {
@@ -383,7 +405,32 @@ impl World {
         }
     }
 
+    /// Time passes in which members answer nothing; it may be that all but one have answered before.
+    fn silence(&mut self) {
+        let late = MemberIndex(self.member());
+        if self.rng.random() {
+            let is_its = |(tag, _): &(Tag, u64)| tag.member() == late;
+            let (its, others) = mem::take(&mut self.in_flight).into_iter().partition(is_its);
+            self.in_flight = others;
+            while !self.in_flight.is_empty() {
+                self.end_io();
+            }
+            self.in_flight = its;
+            self.pump();
+        }
+        let end = self.now + Duration::from_millis(700);
+        while self.volume.next_timeout() <= end {
+            self.now = self.volume.next_timeout().max(self.now);
+            let looks = self.looks();
+            self.volume.handle_timeout(self.now, &looks);
+            self.pump();
+        }
+    }
+
     fn time(&mut self) {
+        if self.rng.random_ratio(1, 10) {
+            self.silence();
+        }
         let next = self.volume.next_timeout().max(self.now);
         self.now = match self.rng.random_range(0..8) {
             0 => self.now + Duration::from_millis(self.rng.random_range(0..900)),
@@ -554,9 +601,10 @@ fn whatever_happens_in_whichever_order_requests_and_devices_are_where_they_may_b
         all.not_joined += one.not_joined;
         all.suspects += one.suspects;
         all.failed += one.failed;
+        all.late += one.late;
     }
     let Counts { sent, ended, aborted, ahead, parted, returned, joined, not_joined, .. } = all;
     let often = [sent, ended, aborted, ahead, parted, returned, joined, not_joined];
     assert!(often.iter().all(|count| *count > 100), "{all:?}");
-    assert!(all.suspects > 100 && all.failed > 100, "{all:?}");
+    assert!(all.suspects > 100 && all.failed > 100 && all.late > 100, "{all:?}");
 }

@@ -272,6 +272,7 @@ fn requests_are_counted_by_what_they_do_until_a_device_of_another_address_comes(
         writes: 3,
         read_bytes: 2 * MIB + 512,
         written_bytes: 13 * KIB,
+        late: 0,
         errors: 1,
         last_error: Some(IoError::from(ErrorKind::Timeout).to_string()),
     };
