@@ -8,6 +8,7 @@ use netraid_raid::{
     fencing::Fence,
     member::{MEMBERS_MAX, MemberIndex},
     reach::{Sessions as _, device_of},
+    slowness::Deadlines,
     volume::{
         Action, Candidate, Config, Event as VolumeEvent, Expect, JoinError, Look, Machine,
         PlainOrLogged, ScrubOrder, Volume,
@@ -20,11 +21,12 @@ use tokio::{
 };
 
 use super::{
-    ArrayError, Event,
-    join::{Asked, Beside, Joined, Returned, join},
+    ArrayError, Event, Spares,
+    join::{Asked, AskedBy, Beside, Joined, Returned, join},
     lock::ArrayLock,
     member::{Connected, MemberConfig},
-    open::Opened,
+    open::{OpenOptions, Opened},
+    pause::Anew,
     slots::{Slot, make_slots, places_of},
     status::{event, log, shown},
 };
@@ -42,7 +44,9 @@ pub(super) enum Command {
     Status(oneshot::Sender<ArrayStatus>),
     Control(ControlRequest, Reply),
     Replace(MemberIndex, Box<MemberConfig>, Reply),
+    Moved(MemberIndex, Box<MemberConfig>),
     LimitRebuild(Option<u64>),
+    PauseNoMore,
     Close(Closing),
     Abandon(oneshot::Sender<()>),
 }
@@ -63,13 +67,20 @@ pub(super) struct Channels {
 pub(super) struct Driver {
     pub(super) volume: Volume<PlainOrLogged, Completion>,
     pub(super) slots: Vec<Slot>,
-    pool: Pool,
+    /// By number.
+    spares: Vec<MemberConfig>,
+    pub(super) options: OpenOptions,
+    pub(super) pool: Pool,
     channels: Channels,
     queue: CompletionQueue,
     completed: CompletionReceiver,
     joined: (mpsc::Sender<Joined>, mpsc::Receiver<Joined>),
     /// Members that are back, or could not be reached again.
     returned: (mpsc::Sender<Returned>, mpsc::Receiver<Returned>),
+    /// The array, opened anew, or not.
+    pub(super) anew: (mpsc::Sender<Anew>, mpsc::Receiver<Anew>),
+    /// Opens it.
+    pub(super) opening: Option<JoinHandle<()>>,
     /// How the device is reached that is on its way into a member's place, and who asked for it.
     asked: Option<Asked>,
     /// Prepares a device that is to join; until it has ended, it may register it.
@@ -80,15 +91,15 @@ pub(super) struct Driver {
     abandoned: Option<oneshot::Sender<()>>,
     started: Instant,
     /// How members are fenced.
-    fence: Option<Fence>,
+    pub(super) fence: Option<Fence>,
     /// Held until this ends.
-    lock: Option<ArrayLock>,
+    pub(super) lock: Option<ArrayLock>,
 }
 
 impl Driver {
     pub(super) fn new(
         opened: Opened,
-        given: Vec<MemberConfig>,
+        (options, given, spares): (OpenOptions, Vec<MemberConfig>, Spares),
         channels: Channels,
         pool: Pool,
     ) -> Self {
@@ -99,16 +110,30 @@ impl Driver {
             tokio::spawn(async move { unused.remote.close().await });
         }
         let Opened { read_ahead, reads_under_way, .. } = opened;
-        let config = Config { places, read_ahead, reads_under_way, large_from: None };
+        let pause = options.pause;
+        let timeouts = given.iter().map(|config| config.request_timeout);
+        let deadlines = timeouts.max().map_or_else(Deadlines::default, Deadlines::within);
+        // Those that are members already are no spares.
+        let is_free = |spare: &MemberConfig| !slots.iter().any(|slot| slot.has(spare));
+        let free: Vec<MemberConfig> = spares.devices.into_iter().filter(is_free).collect();
+        let addresses = free.iter().map(MemberConfig::address).collect();
+        let config =
+            Config { places, read_ahead, reads_under_way, large_from: None, pause, deadlines };
+        let mut volume = Volume::new(opened.machine, config);
+        volume.set_spares(spares.after, addresses);
         Self {
-            volume: Volume::new(opened.machine, config),
+            volume,
             slots,
+            spares: free,
+            options,
             pool,
             channels,
             queue,
             completed,
             joined: mpsc::channel(16),
             returned: mpsc::channel(MEMBERS_MAX),
+            anew: mpsc::channel(1),
+            opening: None,
             asked: None,
             joining: None,
             ready: None,
@@ -135,6 +160,7 @@ impl Driver {
                 Some(taken) = self.channels.commands.recv() => command = Some(taken),
                 Some(joined) = self.joined.1.recv() => self.take_joined(joined),
                 Some(returned) = self.returned.1.recv() => self.take_returned(returned),
+                Some(anew) = self.anew.1.recv() => self.take_anew(anew),
                 _ = self.completed.recv_many(&mut ends, BATCH) => {}
                 _ = self.channels.requests.recv_many(&mut requests, BATCH), if accepts => {
                     if requests.is_empty() && self.channels.requests.is_closed() {
@@ -142,9 +168,9 @@ impl Driver {
                         self.volume.handle_close();
                     }
                 }
-                () = &mut timer => self.handle_timeout(),
+                () = &mut timer => {}
             }
-            let now = self.started.elapsed();
+            let now = self.now();
             if let Some(command) = command {
                 self.take_command(now, command);
             }
@@ -152,10 +178,14 @@ impl Driver {
                 let tag = netraid_raid::volume::Tag(tag);
                 let device = self.slots[tag.member().as_usize()].connected.as_ref();
                 let cache_losses = device.map(|member| member.remote.cache_losses());
-                self.volume.handle_io_done(tag, cache_losses, result);
+                self.volume.handle_io_done(now, tag, cache_losses, result);
             }
             for Request { op, offset, len, flags, data, completion } in requests.drain(..) {
                 self.volume.handle_request(now, completion, (op, offset, len), flags, data);
+            }
+            // Also where there is always something else to be done.
+            if self.volume.is_due(now) {
+                self.handle_timeout();
             }
             // Who is abandoned sends nothing more.
             if self.abandoned.is_none() {
@@ -208,8 +238,10 @@ impl Driver {
             let tasks = [slot.attempt.take(), slot.leaving.take()];
             tasks.into_iter().flatten().for_each(|task| task.abort());
         }
-        if let Some(joining) = self.joining.take() {
-            joining.abort();
+        for task in [self.joining.take(), self.opening.take()].into_iter().flatten() {
+            task.abort();
+            // It has the array's lock, and sessions.
+            let _ = task.await;
         }
         let sessions = self.slots.iter().filter_map(|slot| slot.connected.as_ref());
         futures_util::future::join_all(sessions.map(|member| member.remote.cut())).await;
@@ -242,6 +274,11 @@ impl Driver {
         }
     }
 
+    /// The moment, as the volume counts it.
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     /// Does everything that the volume says.
     fn pump(&mut self, now: Duration) {
         while let Some(action) = self.volume.poll(now) {
@@ -265,7 +302,13 @@ impl Driver {
                     self.let_go(member, connected);
                 }
             }
+            Action::Cut(member) => self.cut(member),
+            Action::Reopen { but } => self.open_anew(but),
             Action::LookFor(member) => self.look_for(member),
+            Action::AskForSpare { number } => {
+                let config = self.spares[number].clone();
+                self.asked = Some(Asked { config, by: AskedBy::Volume });
+            }
             Action::Join { member, expect, ends_former } => self.join(member, expect, ends_former),
             Action::Take(member) => self.slots[member.as_usize()].take(),
             Action::LetGo(member) => {
@@ -283,19 +326,19 @@ impl Driver {
                 let address = self.asked.as_ref().map(|asked| asked.config.address());
                 let address = address.unwrap_or_default();
                 let end = result.map_err(|error| self.refusal(&address, member, error));
-                self.answer_join(end);
+                self.answer_join(member, end);
             }
             Action::Tell(event) => self.tell(event),
         }
     }
 
     fn handle_timeout(&mut self) {
-        let now = self.started.elapsed();
-        if self.closing.is_some() {
+        let now = self.now();
+        if self.closing.is_some() && self.volume.is_look_due(now) {
             let (users, in_flight) = self.volume.under_way();
             tracing::debug!(users, in_flight, "closing");
         }
-        let looks = self.looks();
+        let looks = if self.volume.is_look_due(now) { self.looks() } else { Vec::new() };
         self.volume.handle_timeout(now, &looks);
     }
 
@@ -322,7 +365,14 @@ impl Driver {
                 };
                 self.begin_join(prepared, Expect::Anything, reply);
             }
+            Command::Moved(member, to) => {
+                if let Some(slot) = self.slots.get_mut(member.as_usize()) {
+                    self.volume.handle_moved(member, to.address());
+                    slot.config = Some(*to);
+                }
+            }
             Command::LimitRebuild(rate) => self.volume.handle_rebuild_limit(now, rate),
+            Command::PauseNoMore => self.volume.handle_pause_no_more(now),
             Command::Control(request, reply) => self.take_control(now, request, reply),
         }
     }
@@ -350,6 +400,13 @@ impl Driver {
                     Ok((member, config.ok_or(ArrayError::NotGiven(member))?))
                 });
                 return self.begin_join(prepared, Expect::Former, reply);
+            }
+            ControlRequest::ClearErrors { member } => {
+                member.map(|member| self.find(&member)).transpose().map(|only| {
+                    let all = (0..=self.last().0).map(MemberIndex);
+                    let chosen = all.filter(|one| only.is_none_or(|only| only == *one));
+                    chosen.for_each(|member| self.volume.handle_clear_faults(member));
+                })
             }
             ControlRequest::Scrub { action, rate, from, trust_parity } => {
                 let order = match action {
@@ -379,7 +436,7 @@ impl Driver {
             Ok(config)
         });
         match taken {
-            Ok(config) => self.asked = Some(Asked { config, reply }),
+            Ok(config) => self.asked = Some(Asked { config, by: AskedBy::Command(reply) }),
             Err(error) => {
                 // Nobody waits for the answer any more.
                 let _ = reply.send(Err(error));
@@ -390,6 +447,7 @@ impl Driver {
     /// Why a device does not take a member's place, with addresses. `address` is the device's.
     fn refusal(&self, address: &str, member: MemberIndex, error: JoinError) -> ArrayError {
         match error {
+            JoinError::NotOpen if self.volume.is_paused() => ArrayError::Paused,
             JoinError::NotOpen => ArrayError::Closing,
             JoinError::Refused(error) => error.into(),
             JoinError::Joining(other) => {
@@ -439,7 +497,7 @@ impl Driver {
             }
             Err(error) => {
                 self.volume.handle_not_joined(member);
-                self.answer_join(Err(error));
+                self.answer_join(member, Err(error));
             }
         }
     }
@@ -482,9 +540,13 @@ impl Driver {
         Beside::new(self.volume.machine(), self.lock.as_ref(), self.fence, others)
     }
 
-    fn answer_join(&mut self, result: Result<(), ArrayError>) {
-        if let Some(asked) = self.asked.take() {
-            asked.answer(result);
+    fn answer_join(&mut self, member: MemberIndex, result: Result<(), ArrayError>) {
+        match self.asked.take() {
+            Some(Asked { by: AskedBy::Volume, .. }) => {
+                self.volume.handle_spare(member, result.err().map(|error| error.to_string()));
+            }
+            Some(asked) => asked.answer(result),
+            None => {}
         }
     }
 
@@ -498,7 +560,7 @@ impl Driver {
     }
 
     /// Gives a device back that has not, or no longer, a member's place.
-    fn let_go(&mut self, member: MemberIndex, mut connected: Connected) {
+    pub(super) fn let_go(&mut self, member: MemberIndex, mut connected: Connected) {
         let slot = &mut self.slots[member.as_usize()];
         let before = slot.leaving.take();
         slot.leaving = Some(tokio::spawn(async move {
@@ -528,7 +590,7 @@ impl Driver {
             ..super::status::member(&self.volume, index, suspects)
         };
         let members = self.slots.iter().zip((0..).map(MemberIndex)).map(member).collect();
-        shown(&self.volume, suspects, members)
+        shown(&self.volume, self.now(), suspects, members)
     }
 }
 
@@ -540,7 +602,7 @@ fn set(timer: std::pin::Pin<&mut Sleep>, at: Instant) {
 }
 
 /// Waits until a session has ended, which it does in bounded time.
-async fn has_left(leaving: Option<JoinHandle<()>>) {
+pub(super) async fn has_left(leaving: Option<JoinHandle<()>>) {
     if let Some(leaving) = leaving {
         // A task that has panicked has ended, too.
         let _ = leaving.await;

@@ -7,12 +7,25 @@ use netraid_raid::{
     assemble::AssembleError,
     fencing::steps::FenceError,
     label::LabelError,
-    member::MemberIndex,
+    member::{MemberIndex, MemberSet},
     regions::RegionsError,
     volume::ScrubError,
 };
 
 use crate::initiator::{InitiatorError, Reason};
+
+/// A process of this machine, by its id where that can be seen from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Who(pub Option<u32>);
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, "process {pid}"),
+            None => f.write_str("another process"),
+        }
+    }
+}
 
 /// Why an array cannot be made, opened or changed.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +43,20 @@ pub enum ArrayError {
          writing once, or wait until it is closed"
     )]
     NotClosed(String),
+    /// Members that took part last are not there, or are left out.
+    #[error(
+        "array '{name}': {} took part last, and cannot be used now; bring back what is away, or give --degraded to go on \
+         without{notes}",
+        numbers(*members)
+    )]
+    Fewer {
+        /// Name of the array.
+        name: String,
+        /// Which.
+        members: MemberSet,
+        /// What there is to say of members.
+        notes: String,
+    },
     /// A member's label is not usable.
     #[error("{address}: {reason}")]
     Label {
@@ -156,14 +183,14 @@ pub enum ArrayError {
     #[error(transparent)]
     Scrub(ScrubError),
     /// Another process of this machine has the array open.
-    #[error(
-        "array '{name}' is open in another process of this machine (lock {path}); stop it first"
-    )]
+    #[error("array '{name}' is open in {who} of this machine (lock {path}); stop it first")]
     Locked {
         /// The array.
         name: String,
         /// The lock file.
         path: String,
+        /// Who has it.
+        who: Who,
     },
     /// Somebody is registered at a member who may be alive.
     #[error(
@@ -213,6 +240,48 @@ pub enum ArrayError {
         name: String,
         /// Addresses of the members whose labels are others now, or cannot be read any more.
         members: Vec<String>,
+    },
+    /// Those that have the last label of the engine that goes on with the array are away.
+    #[error(
+        "array '{name}': only members that were set aside before are here (generation {generation}, epoch {epoch}); \
+         bring the others"
+    )]
+    Behind {
+        /// Name of the array.
+        name: String,
+        /// What the newest label says.
+        generation: u64,
+        /// What the newest label says.
+        epoch: u64,
+    },
+    /// The members are those of another array by now.
+    #[error(
+        "the members belong to array '{name}' by now, which was made on them meanwhile; stop this one"
+    )]
+    MadeAnew {
+        /// Name of that array.
+        name: String,
+    },
+    /// A member that is not looked for while the array pauses.
+    #[error("{address}: is not looked for: it was set aside, and does not come back by itself")]
+    SetAside {
+        /// Where it is.
+        address: String,
+    },
+    /// Requests wait for members.
+    #[error("the array is paused: too many members are away; try again when it goes on")]
+    Paused,
+    /// Another engine has had the array since it was opened here.
+    #[error(
+        "array '{name}' was opened by '{holder}' meanwhile (generation {generation}): this engine is excluded; stop it"
+    )]
+    TakenOver {
+        /// Name of the array.
+        name: String,
+        /// Who had it.
+        holder: String,
+        /// The generation that its labels show.
+        generation: u64,
     },
     /// A label that is another one each time.
     #[error(
@@ -330,8 +399,9 @@ impl ArrayError {
 
 impl Failure for ArrayError {
     fn is_conflict(&self) -> bool {
-        let is_taken =
-            |error: &InitiatorError| matches!(error.reason(), Reason::Plan | Reason::Fenced);
+        let is_taken = |error: &InitiatorError| {
+            matches!(error.reason(), Reason::Plan | Reason::PlanDenied(_) | Reason::Fenced)
+        };
         matches!(self, Self::Io { reason, .. } if reason.kind() == ErrorKind::Fenced)
             || matches!(self, Self::Member(error) if is_taken(error))
     }
@@ -339,4 +409,10 @@ impl Failure for ArrayError {
     fn is_refusal(&self) -> bool {
         matches!(self, Self::Io { reason, .. } if reason.is_refusal())
     }
+}
+
+/// `member 1`, or `members 1, 3`.
+fn numbers(members: MemberSet) -> String {
+    let all: Vec<String> = members.iter().map(|member| member.to_string()).collect();
+    format!("member{} {}", if all.len() == 1 { "" } else { "s" }, all.join(", "))
 }

@@ -35,16 +35,27 @@ pub(super) struct Returned {
     pub(super) end: Result<(Connected, Option<Label>), ArrayError>,
 }
 
-/// A device that somebody wants to take a member's place.
+/// A device that is wanted to take a member's place.
 pub(super) struct Asked {
     pub(super) config: MemberConfig,
-    pub(super) reply: Reply,
+    pub(super) by: AskedBy,
+}
+
+/// Who asks for a device.
+pub(super) enum AskedBy {
+    /// Somebody, who waits for the answer.
+    Command(Reply),
+    /// The volume, for a spare.
+    Volume,
 }
 
 impl Asked {
+    /// Answers a command; the volume is told by whoever has it.
     pub(super) fn answer(self, result: Result<(), ArrayError>) {
-        // Nobody waits for the answer any more.
-        let _ = self.reply.send(result);
+        if let AskedBy::Command(reply) = self.by {
+            // Nobody waits for the answer any more.
+            let _ = reply.send(result);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use netraid_raid::{
     label::{Holder, Label, Uuid},
 };
 
-use super::error::ArrayError;
+use super::error::{ArrayError, Who};
 
 /// A lock of this machine, of a name that no two things have: one process holds it at a time, and it
 /// ends with the process, however it ends.
@@ -41,26 +41,56 @@ impl HostLock {
         match file.try_lock() {
             Ok(()) => Ok(Self { file }),
             Err(TryLockError::WouldBlock) => {
-                Err(ArrayError::Locked { name: of.to_owned(), path: path.display().to_string() })
+                let (name, path) = (of.to_owned(), path.display().to_string());
+                Err(ArrayError::Locked { name, path, who: Who(holder_of(&file)) })
             }
             Err(TryLockError::Error(source)) => Err(fail(source)),
         }
     }
 }
 
+/// The process that has the lock of a file, as far as this one can see it.
+fn holder_of(file: &File) -> Option<u32> {
+    let metadata = file.metadata().ok()?;
+    let device = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    holder_in(&locks, device, metadata.ino())
+}
+
+/// The process that has the lock of a file, by what the kernel says of all locks (proc_locks(5)): none where it is of another
+/// namespace, which shows as 0 or -1.
+fn holder_in(locks: &str, (major, minor): (u32, u32), inode: u64) -> Option<u32> {
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    // Those who wait for the lock have an arrow before the kind.
+    let holder = |line: &str| match line.split_ascii_whitespace().collect::<Vec<_>>().as_slice() {
+        [_, "FLOCK", _, _, pid, of, ..] if *of == file => pid.parse().ok().filter(|pid| *pid > 0),
+        _ => None,
+    };
+    locks.lines().find_map(holder)
+}
+
 /// Held while an array is open for writing.
 #[derive(Debug)]
-pub(super) struct ArrayLock(HostLock);
+pub(super) struct ArrayLock {
+    lock: HostLock,
+    array: Uuid,
+}
 
 impl ArrayLock {
     /// Takes the lock of the array that `label` belongs to.
     pub(super) fn take(label: &Label) -> Result<Self, ArrayError> {
-        HostLock::take(&hex(&label.array_uuid), &label.name).map(Self)
+        let lock = HostLock::take(&hex(&label.array_uuid), &label.name)?;
+        Ok(Self { lock, array: label.array_uuid })
+    }
+
+    /// Whether it is the lock of the array that `label` belongs to.
+    pub(super) fn is_of(&self, label: &Label) -> bool {
+        self.array == label.array_uuid
     }
 
     /// Device and inode of the file: another mount namespace, or another user, has another.
     pub(super) fn id(&self) -> (u64, u64) {
-        self.0.file.metadata().map_or((0, 0), |file| (file.dev(), file.ino()))
+        self.lock.file.metadata().map_or((0, 0), |file| (file.dev(), file.ino()))
     }
 }
 
@@ -146,6 +176,33 @@ pub(super) fn hex(uuid: &Uuid) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_a_lock_is_found_among_all_locks() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 00:19:42 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 8 00:1a:42 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 91 00:19:42 0 EOF\n\
+                     3: -> FLOCK  ADVISORY  WRITE 92 00:19:42 0 EOF\n\
+                     4: FLOCK  ADVISORY  WRITE -1 00:19:43 0 EOF\n\
+                     5: FLOCK";
+        assert_eq!(holder_in(locks, (0, 0x19), 42), Some(91));
+        assert_eq!(holder_in(locks, (0, 0x1a), 42), Some(8));
+        for (device, inode) in [((0, 0x19), 43), ((0, 0x19), 4), ((8, 1), 42)] {
+            assert_eq!(holder_in(locks, device, inode), None);
+        }
+    }
+
+    #[test]
+    fn who_finds_a_lock_taken_is_told_which_process_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let open = || File::options().write(true).create(true).truncate(false).open(&path).unwrap();
+        let held = open();
+        held.try_lock().unwrap();
+        assert_eq!(holder_of(&open()), Some(std::process::id()));
+        drop(held);
+        assert_eq!(holder_of(&open()), None);
+    }
 
     #[test]
     fn a_clone_on_other_hardware_is_another_machine() {

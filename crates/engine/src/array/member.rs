@@ -63,7 +63,8 @@ pub struct MemberConfig {
     pub allow_none: bool,
     /// What it has to prove in turn: its name, when that matters, and its secret.
     pub mutual: Option<(Option<String>, Secret)>,
-    /// Longest that a request to it may take before it is set aside.
+    /// Longest that a request to it may take before it is set aside. In an array with a log a write may take from a tenth of it on,
+    /// where the member answers nothing at all and the others do ([`netraid_raid::slowness::Deadlines::within`]).
     pub request_timeout: Duration,
     /// How long requests wait for a peer that refuses connections; see [`InitiatorConfig::refusal_limit`].
     pub refusal_limit: Duration,

@@ -17,6 +17,7 @@ mod join;
 mod lock;
 mod member;
 mod open;
+mod pause;
 mod putback;
 mod slots;
 mod status;
@@ -25,12 +26,12 @@ use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
 use netraid_raid::{assemble::CleanClose, member::MemberIndex};
 use serde::Serialize;
 use serde_json::Value;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use caches::Caches;
 pub use create::{CreateOptions, CreateReport, Log, create, create_degraded};
-pub use error::ArrayError;
+pub use error::{ArrayError, Who};
 pub use examine::{
     ExamineReport, LabelReport, RegionReport, SurveyMember, SurveyReport, examine, survey,
 };
@@ -54,6 +55,17 @@ pub enum Event {
         url: String,
         /// Its state now; `suspect` while it takes part and has no session.
         state: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// A member has become slow, or is no longer.
+    Slow {
+        /// Index.
+        member: u8,
+        /// Address.
+        url: String,
+        /// It answers reads so late that what the others have is not read from it.
+        slow: bool,
         /// Why.
         reason: String,
     },
@@ -111,6 +123,15 @@ pub enum Event {
     },
 }
 
+/// Devices that take the places of members that stay away, by themselves.
+#[derive(Debug, Default)]
+pub struct Spares {
+    /// In the order in which they are taken; each must be unused, or have taken a place before.
+    pub devices: Vec<MemberConfig>,
+    /// How long a member is waited for that may come back by itself.
+    pub after: Duration,
+}
+
 /// An open array.
 #[derive(Debug)]
 pub struct Array {
@@ -125,6 +146,8 @@ pub struct Array {
 pub struct ArrayHandle {
     commands: mpsc::Sender<Command>,
     stop: watch::Receiver<bool>,
+    /// Of what has one.
+    path: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -143,7 +166,21 @@ impl Array {
         members: Vec<MemberConfig>,
         pool: Pool,
     ) -> Result<Self, ArrayError> {
-        let opened = open::open(options, members.clone(), &pool).await?;
+        Self::open_with_spares(options, members, Spares::default(), pool).await
+    }
+
+    /// The same, with devices that take the places of members that stay away. A spare that has taken a place before is a
+    /// member.
+    ///
+    /// # Errors
+    /// When the labels do not add up to an array that may be opened, or it fails meanwhile.
+    pub async fn open_with_spares(
+        options: OpenOptions,
+        members: Vec<MemberConfig>,
+        spares: Spares,
+        pool: Pool,
+    ) -> Result<Self, ArrayError> {
+        let opened = open::open(options, (members.clone(), &spares.devices), &pool).await?;
         let (info, notes) = (opened.info.clone(), opened.notes.clone());
         let (request_sender, requests) = mpsc::unbounded_channel();
         let (commands, command_receiver) = mpsc::channel(16);
@@ -157,7 +194,7 @@ impl Array {
             events: event_sender,
             stop: stop_sender,
         };
-        let driver = Driver::new(opened, members, channels, pool);
+        let driver = Driver::new(opened, (options, members, spares), channels, pool);
         tokio::spawn(driver.run(ready_sender));
         match ready.await {
             Ok(Ok(())) => {}
@@ -165,7 +202,15 @@ impl Array {
             Err(_) => return Err(ArrayError::Closing),
         }
         let device = Device::new(Arc::new(ArrayDevice { info, requests: request_sender }));
-        Ok(Self { handle: ArrayHandle { commands, stop }, device, events, notes })
+        Ok(Self { handle: ArrayHandle { commands, stop, path: None }, device, events, notes })
+    }
+
+    /// The same array, which is said to be what has this path: its name is an id. To be called before others have its
+    /// handle.
+    #[must_use]
+    pub fn with_path(mut self, path: &str) -> Self {
+        self.handle.path = Some(path.into());
+        self
     }
 
     /// The volume.
@@ -213,7 +258,8 @@ impl ArrayHandle {
         let (reply, answer) = oneshot::channel();
         let sent = self.commands.send(Command::Status(reply)).await;
         sent.map_err(|_| ArrayError::Closing)?;
-        answer.await.map_err(|_| ArrayError::Closing)
+        let status = answer.await.map_err(|_| ArrayError::Closing)?;
+        Ok(ArrayStatus { path: self.path.as_deref().map(str::to_owned), ..status })
     }
 
     /// Carries out a command; a replacement is answered when its rebuild begins.
@@ -242,6 +288,16 @@ impl ArrayHandle {
         answer.await.unwrap_or(Err(ArrayError::Closing))
     }
 
+    /// A member's own device is found elsewhere from now on: by whoever looks for it next. A session that there is to it
+    /// goes on.
+    ///
+    /// # Errors
+    /// When it is closing.
+    pub async fn moved(&self, member: MemberIndex, to: MemberConfig) -> Result<(), ArrayError> {
+        let sent = self.commands.send(Command::Moved(member, Box::new(to))).await;
+        sent.map_err(|_| ArrayError::Closing)
+    }
+
     /// Limits how fast members catch up and are rebuilt, in bytes a second of stripes with their
     /// checks; as fast as they can when none, which is the usual. An array without a log knows no limit.
     ///
@@ -249,6 +305,16 @@ impl ArrayHandle {
     /// When it is closing.
     pub async fn limit_rebuild(&self, rate: Option<u64>) -> Result<(), ArrayError> {
         let sent = self.commands.send(Command::LimitRebuild(rate)).await;
+        sent.map_err(|_| ArrayError::Closing)
+    }
+
+    /// Users' requests wait for members no longer, since the array is to be closed: a pause ends after one attempt more
+    /// to go on, and the array does not pause again.
+    ///
+    /// # Errors
+    /// When it is closing.
+    pub async fn pause_no_more(&self) -> Result<(), ArrayError> {
+        let sent = self.commands.send(Command::PauseNoMore).await;
         sent.map_err(|_| ArrayError::Closing)
     }
 

@@ -1,14 +1,20 @@
 //! Opening an array: what the steps of [`netraid_raid::opening`] ask is asked here, and what they say of places is told
 //! with addresses.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use netraid_block::{DeviceInfo, IoError, Pool};
 use netraid_raid::{
     access,
     assemble::{AssembleError, Assembly, CleanClose},
     fencing::Fence,
+    label::{Holder, Label},
     member::MemberIndex,
-    opening::{self, Answer, Ask, Engine, Note, OpenError, Options, Refused, Step, Steps, Survey},
+    opening::{
+        self, Answer, Ask, Continues, Engine, Note, OpenError, Options, Refused, Step, Steps,
+        Survey,
+    },
     reach::Dial as _,
     volume::PlainOrLogged,
 };
@@ -36,10 +42,15 @@ pub struct OpenOptions {
     /// or of another array than most, is none where the others can serve, as if its member was away; and labels of another array of
     /// the same name that was made and never opened count as none.
     pub is_placed: bool,
+    /// It is not opened for writing without a member that took part last.
+    pub wants_all: bool,
     /// What the array may keep in memory.
     pub caches: Caches,
     /// Bytes of users' large reads that are under way at once, of two reads at least; found by trying when none.
     pub reads_under_way: Option<u64>,
+    /// How long users' requests wait for members where those that are left cannot serve; zero: the array fails at once.
+    /// An array without a log, or that is read only, always does.
+    pub pause: Duration,
 }
 
 /// Everything that the driver starts with.
@@ -64,24 +75,69 @@ pub(super) struct Opened {
 }
 
 impl OpenOptions {
-    const fn steps(&self) -> Options {
-        let Self { read_only, take_over, force, clean_close, is_placed, .. } = *self;
-        Options { read_only, take_over, force, clean_close, is_placed }
+    const fn steps(&self, spares: usize) -> Options {
+        let Self { read_only, take_over, force, clean_close, is_placed, wants_all, .. } = *self;
+        let continues = None;
+        Options {
+            read_only,
+            take_over,
+            force,
+            clean_close,
+            is_placed,
+            continues,
+            wants_all,
+            spares,
+        }
+    }
+
+    /// The same for the engine that has had the array open all the time, and goes on with it: nobody's word against
+    /// doubts of long ago counts any more.
+    fn steps_to_go_on(&self, known: Continues) -> Options {
+        let Self { read_only, is_placed, .. } = *self;
+        Options { read_only, is_placed, continues: Some(known), ..Options::default() }
     }
 }
 
-/// Opens the array that `members` make up.
+/// Opens the array that `members` make up, and those of the `spares` that took places of theirs.
 pub(super) async fn open(
     options: OpenOptions,
-    members: Vec<MemberConfig>,
+    (mut members, spares): (Vec<MemberConfig>, &[MemberConfig]),
     pool: &Pool,
 ) -> Result<Opened, ArrayError> {
-    let mut devices = Devices::new(members, pool);
+    let mut lock = None;
+    let steps = options.steps(spares.len());
+    members.extend_from_slice(spares);
+    let devices = Devices::new(members, pool);
+    let opened = carry_out(options, (this_holder(None), steps), devices, &mut lock, pool).await?;
+    Ok(Opened { lock, ..opened })
+}
+
+/// Opens the array anew that this engine has had open all the time, and whose `lock` it holds; so it does whatever comes
+/// of it.
+pub(super) async fn open_anew(
+    options: OpenOptions,
+    known: Continues,
+    members: Vec<Given>,
+    pool: &Pool,
+    lock: &mut Option<ArrayLock>,
+) -> Result<Opened, ArrayError> {
+    let this = Holder { engine_id: known.engine, ..this_holder(None) };
+    let steps = options.steps_to_go_on(known);
+    carry_out(options, (this, steps), Devices::but_some(members, pool), lock, pool).await
+}
+
+/// Opens an array by these steps; `lock` is its lock, if it is held.
+async fn carry_out(
+    options: OpenOptions,
+    (this, steps): (Holder, Options),
+    mut devices: Devices,
+    lock: &mut Option<ArrayLock>,
+    pool: &Pool,
+) -> Result<Opened, ArrayError> {
     let limits = options.caches.limits();
-    let this = this_holder(None);
     let engine = Engine { this, random: rand::random(), pool: pool.clone(), limits };
-    let steps = Steps::open(options.steps(), devices.addresses(), engine);
-    let (opened, lock) = devices.go(steps).await?;
+    let steps = Steps::open(steps, devices.addresses(), engine);
+    let opened = devices.go(steps, lock).await?;
     let opening::Opened { machine, info, can_read_ahead, fence, places, liars, unused, notes } =
         opened;
     let read_ahead = options.caches.read_ahead_len().filter(|_| can_read_ahead);
@@ -93,7 +149,7 @@ pub(super) async fn open(
         liars: liars.into_iter().map(liar).collect(),
         notes: notes.into_iter().map(|note| devices.text(note)).collect(),
         members: places.into_iter().map(|place| place.map(|at| devices.take(at))).collect(),
-        lock,
+        lock: None,
         fence,
         info,
         unused: unused.into_iter().map(|at| devices.take(at)).collect(),
@@ -107,38 +163,61 @@ pub(super) async fn weigh(
     pool: &Pool,
 ) -> Result<(Assembly, Vec<Option<String>>, Vec<String>), ArrayError> {
     let mut devices = Devices::new(members, pool);
-    let (surveyed, _) = devices.go(Steps::survey(devices.addresses())).await?;
+    let surveyed = devices.go(Steps::survey(devices.addresses()), &mut None).await?;
     let Survey { assembly, places, notes } = surveyed;
     let addresses = places.into_iter().map(|place| place.map(|at| devices.address(at))).collect();
     let notes = notes.into_iter().map(|note| devices.text(note)).collect();
     Ok((assembly, addresses, notes))
 }
 
+/// Takes the lock of the array with this label, where it is not held; which file it is.
+fn take_lock(label: &Label, lock: &mut Option<ArrayLock>) -> Result<(u64, u64), ArrayError> {
+    let held = match lock.take() {
+        Some(held) if held.is_of(label) => held,
+        Some(_) | None => ArrayLock::take(label)?,
+    };
+    Ok(lock.insert(held).id())
+}
+
+/// A device that is given for its place among the others, which it keeps also where it is not looked for.
+pub(super) struct Given {
+    pub(super) config: MemberConfig,
+    pub(super) is_looked_for: bool,
+}
+
 /// The devices that were given, by place.
-struct Devices(Vec<Reached>);
+struct Devices {
+    all: Vec<Reached>,
+    /// By place.
+    are_looked_for: Vec<bool>,
+}
 
 impl Devices {
     fn new(members: Vec<MemberConfig>, pool: &Pool) -> Self {
-        let reached =
-            members.into_iter().map(|config| Reached::new(Dialer { config, pool: pool.clone() }));
-        Self(reached.collect())
+        let given = |config| Given { config, is_looked_for: true };
+        Self::but_some(members.into_iter().map(given).collect(), pool)
     }
 
-    /// Does what the steps ask, to their end; with the lock that they have taken.
+    fn but_some(given: Vec<Given>, pool: &Pool) -> Self {
+        let are_looked_for = given.iter().map(|one| one.is_looked_for).collect();
+        let reached = given.into_iter().map(|Given { config, .. }| {
+            let pool = pool.clone();
+            Reached::new(Dialer { config, pool })
+        });
+        Self { all: reached.collect(), are_looked_for }
+    }
+
+    /// Does what the steps ask, to their end; `lock` is the lock that is held, or that they have taken.
     async fn go<T>(
         &mut self,
         mut steps: Steps<ArrayError, T>,
-    ) -> Result<(T, Option<ArrayLock>), ArrayError> {
-        let mut lock = None;
+        lock: &mut Option<ArrayLock>,
+    ) -> Result<T, ArrayError> {
         loop {
             let answer = match steps.poll() {
                 Step::Ask(Ask::Each(asks)) => Answer::Each(self.each(asks).await),
-                Step::Ask(Ask::Lock(label)) => Answer::Lock(ArrayLock::take(&label).map(|taken| {
-                    let id = taken.id();
-                    lock = Some(taken);
-                    id
-                })),
-                Step::Done(Ok(end)) => return Ok((*end, lock)),
+                Step::Ask(Ask::Lock(label)) => Answer::Lock(take_lock(&label, lock)),
+                Step::Done(Ok(end)) => return Ok(*end),
                 Step::Done(Err(refused)) => return Err(self.refusal(*refused)),
             };
             steps.answer(answer);
@@ -147,31 +226,40 @@ impl Devices {
 
     /// Asks devices, all at once.
     async fn each(&mut self, asks: Vec<(usize, access::Ask)>) -> Vec<access::Answer<ArrayError>> {
-        let mut devices: Vec<Option<&mut Reached>> = self.0.iter_mut().map(Some).collect();
+        let mut devices: Vec<Option<&mut Reached>> = self.all.iter_mut().map(Some).collect();
         let asked = asks.into_iter().map(|(at, ask)| {
             let Some(device) = devices[at].take() else {
                 unreachable!("the device at place {at} is asked twice at once")
             };
-            device.ask(ask)
+            let is_looked_for = self.are_looked_for[at];
+            async move {
+                match is_looked_for {
+                    true => device.ask(ask).await,
+                    false => {
+                        let address = device.dial().address();
+                        access::Answer::Failed(ArrayError::SetAside { address })
+                    }
+                }
+            }
         });
         join_all(asked).await
     }
 
     fn addresses(&self) -> Vec<String> {
-        self.0.iter().map(|device| device.dial().address()).collect()
+        self.all.iter().map(|device| device.dial().address()).collect()
     }
 
     fn address(&self, at: usize) -> String {
-        self.0[at].dial().address()
+        self.all[at].dial().address()
     }
 
     fn config(&self, at: usize) -> MemberConfig {
-        self.0[at].dial().config.clone()
+        self.all[at].dial().config.clone()
     }
 
     /// The sessions to a device.
     fn take(&mut self, at: usize) -> Connected {
-        self.0[at].take_sessions()
+        self.all[at].take_sessions()
     }
 
     /// Why the array is not opened, with addresses.
@@ -182,6 +270,9 @@ impl Devices {
         };
         match error {
             OpenError::NoLabels => ArrayError::NoLabels(notes()),
+            OpenError::Fewer { name, members } => {
+                ArrayError::Fewer { name, members, notes: notes() }
+            }
             OpenError::Assemble(reason) => ArrayError::Assemble { reason, notes: notes() },
             OpenError::Machine(reason) => {
                 let text = format!("{reason}{}", notes());
@@ -196,7 +287,10 @@ impl Devices {
             | OpenError::Changed { .. }
             | OpenError::WrittenBits { .. }
             | OpenError::WrittenBitsDisagree { .. }
-            | OpenError::Forged { .. }) => self.error(error),
+            | OpenError::Forged { .. }
+            | OpenError::Behind { .. }
+            | OpenError::MadeAnew { .. }
+            | OpenError::TakenOver { .. }) => self.error(error),
         }
     }
 
@@ -206,6 +300,9 @@ impl Devices {
         match error {
             OpenError::Failed(error) => error,
             OpenError::NoLabels => ArrayError::NoLabels(String::new()),
+            OpenError::Fewer { name, members } => {
+                ArrayError::Fewer { name, members, notes: String::new() }
+            }
             OpenError::Assemble(reason) => ArrayError::Assemble { reason, notes: String::new() },
             OpenError::NotClosed { name } => ArrayError::NotClosed(name),
             OpenError::Unfit(at, unfit) => ArrayError::unfit(address(at), unfit),
@@ -228,6 +325,13 @@ impl Devices {
                 ArrayError::Assemble { reason, notes }
             }
             OpenError::Machine(reason) => ArrayError::Failed(reason),
+            OpenError::Behind { name, generation, epoch } => {
+                ArrayError::Behind { name, generation, epoch }
+            }
+            OpenError::MadeAnew { name } => ArrayError::MadeAnew { name },
+            OpenError::TakenOver { name, holder, generation } => {
+                ArrayError::TakenOver { name, holder, generation }
+            }
         }
     }
 
@@ -239,6 +343,9 @@ impl Devices {
             Note::NoLabel(at, reason) => format!("{}: {reason}", address(at)),
             Note::NeverOpened { place, name } => {
                 format!("{}: of another array '{name}', which was never opened", address(place))
+            }
+            Note::ForeignSpare { place, name } => {
+                format!("{}: is no spare, but a member of array '{name}'", address(place))
             }
             Note::Misplaced { place, member, says, name, array } => format!(
                 "{}: is left out as member {member}: its label says that it is member {says} of array \
@@ -265,9 +372,14 @@ impl Devices {
                  writes to it",
                 address(at),
             ),
-            Note::Replaced(at, member) => format!(
+            Note::Replaced { place, member, is_served: true } => format!(
                 "{}: was member {member}, has been replaced; leave its address out",
-                address(at),
+                address(place),
+            ),
+            Note::Replaced { place, member, is_served: false } => format!(
+                "{}: was member {member}, has been replaced; give the address of the device that took its place \
+                 instead",
+                address(place),
             ),
             Note::NotCurrent(at, member) => format!(
                 "{}: was member {member}, is not up to date; `netraid rebuild` takes it back",

@@ -27,6 +27,11 @@ impl Slot {
         self.config.as_ref().map(MemberConfig::address).unwrap_or_default()
     }
 
+    /// Whether this device is in the place.
+    pub(super) fn has(&self, device: &MemberConfig) -> bool {
+        self.connected.as_ref().is_some_and(|own| own.address() == device.address())
+    }
+
     pub(super) fn address_is(&self, given: &str) -> bool {
         let uri = netraid_block::TargetUri::parse(given).map(|uri| uri.to_string());
         self.config.is_some() && uri.is_ok_and(|uri| uri == self.address())
@@ -59,6 +64,7 @@ fn report(connected: &Connected) -> Report {
         is_gone: remote.is_gone(),
         signs: remote.signs(),
         cache_losses: remote.cache_losses(),
+        reconnects: remote.reconnects(),
         request_timeout: config.request_timeout,
         failure: if has_session { String::new() } else { remote.last_failure() },
     }

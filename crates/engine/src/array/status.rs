@@ -1,10 +1,13 @@
 //! How an open array is, and what happened to it, in the words of the control socket and of the log.
 
+use std::time::Duration;
+
 use netraid_block::Completion;
 use netraid_raid::{
     array::Background,
     logged::{ScrubMember, ScrubStatus as Found, Shortage, Usage},
     member::{ArrayState, MemberIndex, MemberSet},
+    meter::Speed,
     volume::{Event as VolumeEvent, Machine, PlainOrLogged, Progress, Status, Volume},
 };
 
@@ -18,29 +21,45 @@ use crate::control::{
 const BLOCK: u64 = 4096;
 /// The state of a member that takes part and has no session, as it is shown.
 const SUSPECT: &str = "suspect";
+/// Why it is suspect no longer.
+const CONNECTED_AGAIN: &str = "connected again";
 
 /// The array with its members, of which some are `suspects`.
 pub(super) fn shown(
     volume: &Volume<PlainOrLogged, Completion>,
+    now: Duration,
     suspects: MemberSet,
     members: Vec<MemberStatus>,
 ) -> ArrayStatus {
-    let Status { label, state, failure, is_read_only, used, progress, usage, shortage, scrub } =
+    let Status { label, state, failure, is_read_only, used, usage, shortage, scrub } =
         volume.machine().status();
     let geometry = label.geometry;
     let stripe_len = geometry.stripe_data_len();
     // One with a suspect member may not survive a loss now.
     let state = match state {
         ArrayState::Optimal if !suspects.is_empty() => ArrayState::Degraded,
-        ArrayState::Optimal | ArrayState::Degraded | ArrayState::Failed => state,
+        ArrayState::Optimal | ArrayState::Degraded | ArrayState::Paused | ArrayState::Failed => {
+            state
+        }
     };
+    let pause = volume.pause().map(|(failure, since, last)| {
+        let last = last.map(|last| format!("; the last attempt to go on: {last}"));
+        let (long, last) = (now.saturating_sub(since).as_secs_f64(), last.unwrap_or_default());
+        format!("{failure}; requests have waited for {long:.1} s{last}")
+    });
+    let (state, failure) = match pause {
+        Some(why) => (ArrayState::Paused, Some(why)),
+        None => (state, failure.map(|failure| failure.to_string())),
+    };
+    let mut works = volume.works(now).into_iter().map(|(work, speed)| progress(work, speed));
     ArrayStatus {
         kind: "array".to_owned(),
         name: label.name.clone(),
+        path: None,
         uuid: super::lock::hex(&label.array_uuid),
         level: geometry.level().number(),
         state: state.name().into(),
-        failure: failure.map(|failure| failure.to_string()),
+        failure,
         read_only: is_read_only,
         capacity_bytes: geometry.capacity(),
         used_bytes: used * stripe_len,
@@ -55,14 +74,14 @@ pub(super) fn shown(
             read_bytes: stats.read_bytes,
             unused_bytes: stats.unused_bytes,
         }),
-        scrub: scrub.map(|(found, stripe_len)| scrub_status(&found, stripe_len)),
-        progress: progress.map(|Progress { kind, member, done, total }| ProgressStatus {
-            kind: kind.into(),
-            member: member.map(|member| member.0),
-            done_bytes: done * stripe_len,
-            total_bytes: total * stripe_len,
+        scrub: scrub.map(|(found, stripe_len)| {
+            let speed = volume.scrub_speed(now, &found, stripe_len);
+            scrub_status(&found, stripe_len, speed)
         }),
+        progress: works.next(),
+        progress_beside: works.collect(),
         members,
+        spares: volume.spares().map(str::to_owned).collect(),
     }
 }
 
@@ -73,20 +92,27 @@ pub(super) fn member(
     suspects: MemberSet,
 ) -> MemberStatus {
     let stats = volume.stats(index).clone();
-    let state = match suspects.contains(index) {
-        true => SUSPECT,
-        false => volume.machine().member_state(index).name(),
-    };
+    let faults = volume.faults(index);
+    // While the array pauses there are no sessions.
+    let state = volume.machine().member_state(index);
+    let is_suspect = suspects.contains(index) || (volume.is_paused() && state.is_live());
+    let state = if is_suspect { SUSPECT } else { state.name() };
     MemberStatus {
         index: index.0,
         url: String::new(),
         state: state.into(),
+        slow: volume.slow().contains(index),
         exclusive: false,
         reads: stats.reads,
         writes: stats.writes,
         read_bytes: stats.read_bytes,
         written_bytes: stats.written_bytes,
-        errors: stats.errors,
+        late: faults.late_reads,
+        errors: faults.errors,
+        wrong_blocks: faults.wrong_blocks,
+        lost_writes: faults.lost_writes,
+        unreadable_blocks: faults.unreadable_blocks,
+        reconnects: faults.reconnects,
         last_error: stats.last_error,
     }
 }
@@ -106,7 +132,25 @@ fn no_space(Shortage { members, blocks }: Shortage) -> NoSpaceStatus {
     NoSpaceStatus { members, waiting_bytes: blocks * BLOCK }
 }
 
-fn scrub_status(found: &Found, stripe_len: u64) -> ScrubStatus {
+fn progress(work: Progress, speed: Speed) -> ProgressStatus {
+    let Progress { kind, member, done, total, lost } = work;
+    ProgressStatus {
+        kind: kind.into(),
+        member: member.map(|member| member.0),
+        done_bytes: done,
+        total_bytes: total,
+        lost_bytes: lost,
+        bytes_per_s: speed.rate,
+        left_ms: speed.left.map(in_ms),
+    }
+}
+
+/// Milliseconds of a time, clamped: no estimate is as long as that.
+fn in_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn scrub_status(found: &Found, stripe_len: u64, speed: Speed) -> ScrubStatus {
     let state = match (found.running, found.paused) {
         (true, true) => "paused",
         (true, false) => "running",
@@ -126,8 +170,10 @@ fn scrub_status(found: &Found, stripe_len: u64) -> ScrubStatus {
     ScrubStatus {
         state: state.into(),
         next: found.next,
-        done_bytes: u64::from(found.next) * stripe_len,
-        total_bytes: u64::from(found.total) * stripe_len,
+        done_bytes: found.done * stripe_len,
+        total_bytes: found.to_do * stripe_len,
+        bytes_per_s: speed.rate,
+        left_ms: speed.left.map(in_ms),
         checked_bytes: found.checked_blocks * BLOCK,
         wrong: found.wrong(),
         repaired: found.repaired(),
@@ -151,9 +197,16 @@ pub(super) fn event(
         VolumeEvent::Suspect { member, failure } => {
             let (state, reason) = match failure {
                 Some(failure) => (SUSPECT, format!("no session: {failure}")),
-                None => (machine.member_state(member).name(), "connected again".to_owned()),
+                None => (machine.member_state(member).name(), CONNECTED_AGAIN.to_owned()),
             };
             Event::Member { member: member.0, url: address(member), state, reason }
+        }
+        VolumeEvent::Slow { member, failure } => {
+            let (slow, reason) = match failure {
+                Some(failure) => (true, failure),
+                None => (false, "fast again".to_owned()),
+            };
+            Event::Slow { member: member.0, url: address(member), slow, reason }
         }
         VolumeEvent::State(state) => {
             let failure = machine.failure().map(|failure| failure.to_string());
@@ -173,7 +226,7 @@ pub(super) fn event(
             Event::Unrepaired { member: member.0, offset, len, reason }
         }
         VolumeEvent::Scrubbed { status, stripe_len } => {
-            Event::Scrubbed { scrub: scrub_status(&status, stripe_len) }
+            Event::Scrubbed { scrub: scrub_status(&status, stripe_len, Speed::default()) }
         }
         VolumeEvent::Notice(text) => Event::Notice { text },
         VolumeEvent::NotBack { member, reason } => {
@@ -187,9 +240,18 @@ pub(super) fn event(
 pub(super) fn log(event: &Event) {
     match event {
         Event::Member { member, url, state, reason } => match reason.as_str() {
-            "connected again" => tracing::info!(member, %url, state, %reason, "member"),
+            CONNECTED_AGAIN => tracing::info!(member, %url, state, %reason, "member"),
             _ => tracing::warn!(member, %url, state, %reason, "member"),
         },
+        Event::Slow { member, url, slow: true, reason } => {
+            tracing::warn!(member, %url, %reason, "slow member");
+        }
+        Event::Slow { member, url, slow: false, reason } => {
+            tracing::info!(member, %url, %reason, "member");
+        }
+        Event::State { state: "paused", failure } => {
+            tracing::warn!(state = "paused", failure, "array")
+        }
         Event::State { state, failure: Some(failure) } => {
             tracing::error!(state, failure, "array");
         }

@@ -59,6 +59,12 @@ pub enum ControlRequest {
         /// Index or address.
         member: String,
     },
+    /// Have the counters of what went wrong with members begin anew.
+    ClearErrors {
+        /// Index or address; none: of all members.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        member: Option<String>,
+    },
     /// Read everything at rest, and write again what is wrong.
     Scrub {
         /// What is to be done.
@@ -103,10 +109,17 @@ pub struct ScrubStatus {
     pub state: String,
     /// The next physical stripe.
     pub next: u32,
-    /// Bytes of the members, of stripes and what is beside them, that need no more reading.
+    /// Bytes of all members that need no more reading: of stripes that are mapped, and of tables, of which some dozens
+    /// of pages count as a stripe.
     pub done_bytes: u64,
-    /// Bytes of the members.
+    /// Bytes of all members that are to be read. They change while users write.
     pub total_bytes: u64,
+    /// Bytes a second in the last 30 s of work, once a second of it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<u64>,
+    /// Milliseconds until it has ended at that rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
     /// Bytes that were read and compared.
     pub checked_bytes: u64,
     /// Blocks and pages that were not as they should be.
@@ -147,8 +160,11 @@ pub struct ScrubMemberStatus {
 pub struct ArrayStatus {
     /// `array`.
     pub kind: String,
-    /// Name.
+    /// Name; of a volume of a cluster its id.
     pub name: String,
+    /// Of a volume of a cluster, its path when it was opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// Identity.
     pub uuid: String,
     /// Level.
@@ -187,8 +203,14 @@ pub struct ArrayStatus {
     /// Rebuild, catch-up or resync, when there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressStatus>,
+    /// The same of other members that are rebuilt or catch up, or wait for that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub progress_beside: Vec<ProgressStatus>,
     /// Members in order.
     pub members: Vec<MemberStatus>,
+    /// Where the spares are that have taken no place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares: Vec<String>,
 }
 
 /// How an array's log is.
@@ -230,15 +252,26 @@ pub struct ReadAheadStatus {
 /// How far a rebuild or resync is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgressStatus {
-    /// `rebuild`, `resync`, or `catch_up` of a member of an array with a log.
+    /// `rebuild` of a member that lacked everything, `catch_up` of one of an array with a log that lacked less, or
+    /// `resync`.
     pub kind: String,
     /// The member that is rebuilt, or catches up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<u8>,
-    /// Bytes of the volume that need no more work.
+    /// Bytes of the member that need no more work; of a resync, bytes of the volume.
     pub done_bytes: u64,
-    /// Bytes of the volume.
+    /// Bytes of the member that it lacked, as far as they are mapped, and of tables: what is not mapped is not written.
+    /// They change while users write. Of a resync, bytes of the volume.
     pub total_bytes: u64,
+    /// Bytes of the member that the other members cannot give: while there are any, this does not end.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost_bytes: u64,
+    /// Bytes a second in the last 30 s of work, once a second of it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<u64>,
+    /// Milliseconds until it has ended at that rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
 }
 
 /// How a member is, and what it did since the array was opened.
@@ -250,6 +283,9 @@ pub struct MemberStatus {
     pub url: String,
     /// State; `suspect` when it takes part and has no session at the moment.
     pub state: String,
+    /// It answers reads so late that what the others have is not read from it. It takes part.
+    #[serde(default)]
+    pub slow: bool,
     /// Fenced: only this engine may write to it, by a reservation that it holds there.
     #[serde(default)]
     pub exclusive: bool,
@@ -261,11 +297,33 @@ pub struct MemberStatus {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// Reads that were late: what they were for was asked of the other members as well. This and the counters that follow
+    /// outlive the engine, as far as they could be kept on the member; they begin anew by command, and with another device in
+    /// the member's place.
+    #[serde(default)]
+    pub late: u64,
     /// Requests that failed.
     pub errors: u64,
+    /// Blocks and pages of 4 KiB whose bytes were not what they should be.
+    #[serde(default)]
+    pub wrong_blocks: u64,
+    /// Writes that it had answered and did not have.
+    #[serde(default)]
+    pub lost_writes: u64,
+    /// Blocks of 4 KiB that could not be read; in an array without a log, reads.
+    #[serde(default)]
+    pub unreadable_blocks: u64,
+    /// Sessions that were made again.
+    #[serde(default)]
+    pub reconnects: u64,
     /// The last failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 impl Service for ArrayHandle {

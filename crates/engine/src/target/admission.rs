@@ -17,20 +17,24 @@ use super::{Lun, Pace};
 
 /// Knows tokens and segments: an agent. Asked at each login of a target that has one.
 pub trait Admission: Send + Sync + Debug {
-    /// Whom a login that gives this CHAP name lets in, to what; none when nobody. `name` is at most
+    /// Whom a login that gives this CHAP name lets in, to what. `name` is at most
     /// 255 bytes of whatever the peer sent, `initiator` the iSCSI name that it says it has, in
     /// lower case. `proves` says whether the peer knows a secret, and is to be asked once, whatever
     /// the name is ([`netraid_control::token::admit`] does so).
     ///
+    /// # Errors
+    /// When nobody is let in.
+    ///
     /// Called on the target's thread, once for each login that comes so far: must not block. The
-    /// refusal's reason is for the audit log; the peer gets the same answer for all.
+    /// refusal's reason is for the audit log; the peer gets the same answer for all, unless it has proven that it knows the
+    /// secret, and is to be told.
     fn admit(
         &self,
         name: &str,
         initiator: &str,
         peer: SocketAddr,
         proves: &mut dyn FnMut(&Secret) -> bool,
-    ) -> Option<Admitted>;
+    ) -> Result<Admitted, NotAdmitted>;
 
     /// Opens a segment that is not open, for all sessions that come. May block: it is called on a
     /// thread of its own, and never twice at a time for one segment. A segment that nobody has used
@@ -54,6 +58,13 @@ pub trait Admission: Send + Sync + Debug {
     /// The wall clock by which grants expire. Called on the target's thread, for each request, and while the table of
     /// segments is locked.
     fn now(&self) -> Moment;
+}
+
+/// Nobody was let in.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NotAdmitted {
+    /// Why, for who has proven that it knows the secret; nobody else is told anything.
+    pub told: Option<String>,
 }
 
 /// Who was let in.

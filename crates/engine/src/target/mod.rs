@@ -30,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-pub use self::admission::{Admission, Admitted, NotOpened, Opened};
+pub use self::admission::{Admission, Admitted, NotAdmitted, NotOpened, Opened};
 pub use self::background::{MarkerFileError, Sanitizing};
 use self::{cells::Guarded, threads::Threads};
 pub use control::{CommandError, TargetHandle};

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::{
     completions::CompletionQueue,
     target::{
-        Admitted, Shared,
+        Admitted, NotAdmitted, Shared,
         guests::Guest,
         luns::{SeenLun, SeenLuns, ServedLun},
         pacing::Paced,
@@ -44,6 +44,8 @@ pub(super) struct Reach {
     waker: Arc<Notify>,
     /// What its token grants, while its login waits for its segment.
     admitted: Option<Admitted>,
+    /// Why its login is refused, where it has proven itself.
+    denial: Option<String>,
     guest: Option<LetIn>,
     share: Option<PacedSession>,
 }
@@ -78,6 +80,7 @@ impl Reach {
             queue: Some(queue),
             waker,
             admitted: None,
+            denial: None,
             guest: None,
             share,
         }
@@ -243,17 +246,25 @@ impl Outside for Reach {
         };
         let (name, initiator) = (claim.name(), claim.initiator());
         let admitted = segments.admission.admit(name, initiator, self.session.peer, &mut proves);
-        match admitted.filter(|_| proven) {
-            None => Entry::Refused,
-            Some(_) if claim.session() == SessionType::Discovery => {
+        match admitted {
+            Err(NotAdmitted { told }) => {
+                self.denial = told.filter(|_| proven);
+                Entry::Refused
+            }
+            Ok(_) if !proven => Entry::Refused,
+            Ok(_) if claim.session() == SessionType::Discovery => {
                 Entry::Granted(Standing { ends_others: false, ..Standing::default() })
             }
-            Some(admitted) => {
+            Ok(admitted) => {
                 segments.knock(self.session.connection, &admitted, self.now());
                 self.admitted = Some(admitted);
                 self.poll_entry()
             }
         }
+    }
+
+    fn take_denial(&mut self) -> Option<String> {
+        self.denial.take()
     }
 
     fn poll_entry(&mut self) -> Entry {

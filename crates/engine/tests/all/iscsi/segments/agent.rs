@@ -20,7 +20,7 @@ use netraid_control::{
 };
 use netraid_engine::{
     initiator::{InitiatorConfig, Remote},
-    target::{Admission, Admitted, NotOpened, Opened, Pace, TargetConfig},
+    target::{Admission, Admitted, NotAdmitted, NotOpened, Opened, Pace, TargetConfig},
 };
 use netraid_iscsi_proto::{
     chap::{Algorithm, Secret},
@@ -196,7 +196,7 @@ impl Admission for Agent {
         initiator: &str,
         _peer: SocketAddr,
         proves: &mut dyn FnMut(&token::Secret) -> bool,
-    ) -> Option<Admitted> {
+    ) -> Result<Admitted, NotAdmitted> {
         let find = |mediator, id| {
             let segments = self.segments.lock().unwrap();
             let Stored { device, generation, .. } =
@@ -207,10 +207,10 @@ impl Admission for Agent {
         let (keys, is_revoked) = (&self.keys, &|_, _| false);
         let view = AgentView { agent: AGENT, keys, segment: &find, is_revoked };
         match token::admit(name, initiator, &view, self.moment(), proves) {
-            Ok(grant) => Some(Admitted { grant, pace: *self.pace.lock().unwrap() }),
+            Ok(grant) => Ok(Admitted { grant, pace: *self.pace.lock().unwrap() }),
             Err(denied) => {
                 self.refused.lock().unwrap().push(denied);
-                None
+                Err(NotAdmitted { told: denied.told(self.moment(), None) })
             }
         }
     }

@@ -61,7 +61,7 @@ async fn a_token_opens_its_segment_and_no_other() {
 }
 
 #[tokio::test]
-async fn every_refusal_is_the_same() {
+async fn every_refusal_is_the_same_for_who_has_proven_nothing() {
     let agent = Agent::new(&[ram(), ram(), ram()]);
     agent.change(2, |segment| segment.fails = true);
     agent.change(3, |segment| segment.mediator = MediatorId([9; 16]));
@@ -78,26 +78,45 @@ async fn every_refusal_is_the_same() {
     let early = agent.issue(Token { not_before: NOW.after_ms(30_000), ..token });
     let long = "A".repeat(4000);
     let all = [
-        ("changed", of(&changed)),
-        ("rubbish", of("?")),
-        ("long", of(&long)),
-        ("empty", of("")),
-        ("expired", expired),
-        ("early", early),
-        ("fenced", with(Terms { generation: Generation(0), ..terms })),
-        ("ahead", with(Terms { generation: Generation(2), ..terms })),
-        ("too large", with(Terms { ranges: ranges(&[(0, SIZE + 512)]), ..terms })),
-        ("absent", agent.issue(Token { segment: segment(8), ..token })),
-        ("not to be opened", agent.issue(agent.token(2))),
-        ("of another mediator", agent.issue(agent.token(3))),
-        ("for another agent", agent.issue(Token { agent: AgentId([8; 16]), ..token })),
+        ("changed", of(&changed), None),
+        ("rubbish", of("?"), None),
+        ("long", of(&long), None),
+        ("empty", of(""), None),
+        ("expired", expired, Some("its token ended 0.5 s ago")),
+        ("early", early, Some("its token begins in 29.0 s")),
+        ("fenced", with(Terms { generation: Generation(0), ..terms }), Some("its plan is fenced")),
+        ("ahead", with(Terms { generation: Generation(2), ..terms }), Some("its plan is fenced")),
+        (
+            "too large",
+            with(Terms { ranges: ranges(&[(0, SIZE + 512)]), ..terms }),
+            Some("does not fit the segment"),
+        ),
+        ("absent", agent.issue(Token { segment: segment(8), ..token }), Some("no such segment")),
+        ("not to be opened", agent.issue(agent.token(2)), None),
+        ("of another mediator", agent.issue(agent.token(3)), Some("no such segment")),
+        ("for another agent", agent.issue(Token { agent: AgentId([8; 16]), ..token }), None),
     ];
     let wrong = Login { secret: "wrong", ..Login::with(&good) };
     let expected = wrong.attempt(target.address).await.unwrap();
     assert_eq!((expected.status, expected.raw.is_none()), (0x0201, true));
-    for (what, credentials) in &all {
+    for (what, credentials, told) in &all {
+        // Whoever knows the secret of the token is told why, where the token is for this agent.
         let said = Login::with(credentials).attempt(target.address).await.unwrap().said;
-        assert!(said == expected.said, "{what}: {said:?}");
+        match (told, said.split_last()) {
+            (Some(told), Some(((head, text), before))) => {
+                assert!(text.contains(told), "{what}: {text}");
+                let last = &expected.said[before.len()];
+                // Class and detail of the status are the same.
+                assert_eq!(
+                    (before, head[36..38].to_vec()),
+                    (&expected.said[..before.len()], last.0[36..38].to_vec())
+                );
+            }
+            _ => assert!(said == expected.said, "{what}: {said:?}"),
+        }
+        let wrong = Login { secret: "wrong", ..Login::with(credentials) };
+        let said = wrong.attempt(target.address).await.unwrap().said;
+        assert!(said == expected.said, "{what}, without the secret: {said:?}");
     }
     for (what, login) in [
         (
@@ -111,7 +130,7 @@ async fn every_refusal_is_the_same() {
         assert!(said == expected.said, "{what}: {said:?}");
     }
     // Each in the audit log, but for what could not be opened.
-    assert_eq!(agent.refused.lock().unwrap().len(), all.len() + 3);
+    assert_eq!(agent.refused.lock().unwrap().len(), 2 * all.len() + 3);
     assert_eq!((agent.opened(1), agent.opened(2)), (0, 1));
     let none = refused(InitiatorConfig { secret: None, ..InitiatorConfig::new(target.uri(0)) });
     assert!(matches!(none.await, Reason::Login(_)));
