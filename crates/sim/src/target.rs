@@ -334,6 +334,19 @@ impl SimTarget {
         self.power_failures += 1;
     }
 
+    /// It stops as if it had lost its power, but for its disk, which keeps its cache: the program alone ends. It begins
+    /// again by [`Self::restore_power`], and knows no more than after a failure of its power.
+    pub fn restart(&mut self, now: Time) {
+        if !self.is_on {
+            return;
+        }
+        self.is_on = false;
+        self.abort(|_| true, now, None);
+        self.sessions.clear();
+        self.answers.clear();
+        self.power_failures += 1;
+    }
+
     /// The power is back.
     pub const fn restore_power(&mut self) {
         self.is_on = true;

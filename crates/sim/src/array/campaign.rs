@@ -84,6 +84,10 @@ impl Sum for Counts {
         self.ahead += other.ahead;
         self.late += other.late;
         self.restarts += other.restarts;
+        self.pauses += other.pauses;
+        self.all_away += other.all_away;
+        self.resumed += other.resumed;
+        self.resumed_with_losses += other.resumed_with_losses;
         self.stops += other.stops;
         self.orders += other.orders;
         self.healed += other.healed;
@@ -151,8 +155,17 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "members that restarted unnoticed {}, engines told to close {}, other orders {}, openings left alone until all \
-             members were back {}, with parity as it was {}",
-            counts.restarts, counts.stops, counts.orders, counts.healed, counts.trusted
+             members were back {}, with parity as it was {}; moments at which all members were away {}, pauses {}, after which the \
+             array went on {}, of these with losses {}",
+            counts.restarts,
+            counts.stops,
+            counts.orders,
+            counts.healed,
+            counts.trusted,
+            counts.all_away,
+            counts.pauses,
+            counts.resumed,
+            counts.resumed_with_losses
         )?;
         let list = |counts: Vec<String>| counts.join(", ");
         let faults = counts.faults.iter().map(|(fault, count)| format!("{fault:?} {count}"));

@@ -8,7 +8,7 @@
 //! The volume's time is [`PACE`] times as fast as the world's: what takes a second there takes as long as a member's
 //! deadline of five seconds needs here.
 
-use core::time::Duration;
+use core::{ops::Range, time::Duration};
 use std::collections::VecDeque;
 
 use netraid_block::{ErrorKind, IoError, Pool, RequestFlags, SgList, narrow};
@@ -23,9 +23,11 @@ mod administrator;
 mod due;
 mod looks;
 mod open;
+mod pause;
 mod requests;
 
 pub use due::{Due, Near};
+use pause::Reopening;
 
 use super::{
     machine::Machine,
@@ -41,7 +43,7 @@ use crate::{
 };
 
 /// How much faster the volume's time is: a member's deadline of 40 ms is one of five seconds.
-const PACE: u32 = 125;
+pub const PACE: u32 = 125;
 /// What the world hears of an engine.
 #[derive(Debug)]
 pub enum Notice {
@@ -66,6 +68,10 @@ pub enum Notice {
     Fenced(usize),
     /// A member was set aside.
     Gone(usize),
+    /// Users' requests wait for members.
+    Paused,
+    /// They go on; these bytes of the volume are lost.
+    Resumed(Vec<Range<u64>>),
     /// The volume asked for what no device would do.
     Nonsense(String),
 }
@@ -93,6 +99,8 @@ pub struct Fittings {
     pub read_ahead: Option<u64>,
     /// Bytes of large reads under way at once, and from which length on a read is large; as usual when none.
     pub read_window: Option<(u64, u64)>,
+    /// How long users' requests wait for members, in the volume's time.
+    pub pause: Duration,
 }
 
 #[derive(Debug)]
@@ -176,6 +184,10 @@ pub struct Engine<M> {
     /// How often the members were looked at, and when they are next, in the volume's time.
     looks: u64,
     look_at: Duration,
+    /// Users' requests wait for members.
+    is_paused: bool,
+    /// Members are looked for, to open the array anew.
+    reopening: Option<Reopening>,
 }
 
 /// What an engine works with, and what it leaves behind.
@@ -224,6 +236,8 @@ impl<M: Machine> Engine<M> {
             crowd: 0,
             looks: 0,
             look_at: Duration::ZERO,
+            is_paused: false,
+            reopening: None,
         }
     }
 
@@ -321,8 +335,9 @@ impl<M: Machine> Engine<M> {
             Stage::Over => return None,
         };
         let lingering = self.lingering.iter().map(|(until, _)| *until).min();
+        let reopening = self.reopening.as_ref().map(Reopening::until);
         let sessions = self.sessions.iter().map(Session::next_timeout);
-        sessions.chain([own, lingering]).flatten().min()
+        sessions.chain([own, lingering, reopening]).flatten().min()
     }
 
     /// Does what is due.
@@ -339,6 +354,7 @@ impl<M: Machine> Engine<M> {
         let due: Vec<(Time, Tag)> = due;
         self.ended.extend(due.into_iter().map(|(_, tag)| (tag, ErrorKind::Unreachable.into())));
         self.try_to_open(context);
+        self.try_to_open_anew(context);
         self.look(context);
         self.drive(context);
     }
@@ -359,6 +375,7 @@ impl<M: Machine> Engine<M> {
         let outcome = self.sessions[member].handle_reply(&mut context.around, reply);
         self.take(context, member, outcome);
         self.try_to_open(context);
+        self.try_to_open_anew(context);
         self.drive(context);
     }
 
@@ -435,7 +452,7 @@ impl<M: Machine> Engine<M> {
                         format!("engine {}: member {member}: {:#x}: {error}", id.0, tag.0)
                     });
                 }
-                self.end_io(tag, result);
+                self.end_io(self.time(context), tag, result);
             }
             Outcome::Lost(ios, reason) => {
                 context.trace.mix(&[2, member as u64, ios.len() as u64]);
@@ -466,6 +483,9 @@ impl<M: Machine> Engine<M> {
             }
             None => format!("engine {}: member {member} has no label", self.id.0),
         });
+        if let Some(reopening) = &mut self.reopening {
+            return reopening.find(member, found);
+        }
         match &mut self.stage {
             Stage::Opening { found: all, .. } | Stage::Asking { found: all } => {
                 all[member] = Some(found);
@@ -481,12 +501,13 @@ impl<M: Machine> Engine<M> {
             let time = self.time(context);
             let Stage::Open(volume) = &mut self.stage else { return };
             if let Some(action) = volume.poll(time) {
+                self.note_pause(context);
                 self.execute(context, action);
                 if self.is_dying {
                     return self.note_parted_members(time);
                 }
             } else if let Some((tag, error)) = self.ended.pop_front() {
-                self.end_io(tag, Err(error));
+                self.end_io(time, tag, Err(error));
             } else {
                 self.begin_join(context);
                 let Stage::Open(volume) = &mut self.stage else { return };
@@ -531,11 +552,14 @@ impl<M: Machine> Engine<M> {
                 context.notices.push_back((id, Notice::Completed(user, result)));
             }
             Action::Part(member) => self.part(context, member),
+            Action::Cut(member) => self.cut(context, member),
+            Action::Reopen { but } => self.open_anew(context, but),
             Action::LookFor(member) => {
                 context.trace.note(now, || format!("engine {}: looks for member {member}", id.0));
                 self.places[member.as_usize()].attempt = Some(Attempt::Return);
                 self.sessions[member.as_usize()].look(&mut context.around);
             }
+            Action::AskForSpare { .. } => unreachable!("no spares were given"),
             Action::Join { member, expect, ends_former } => {
                 context.trace.note(now, || {
                     format!("engine {}: a device for member {member}: {expect:?}", id.0)

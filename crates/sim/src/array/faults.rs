@@ -30,6 +30,10 @@ use crate::{
     target::{Manners, Mischief},
 };
 
+/// After all lost their power at once, a member that is back may still be left out for so long: it is dark for some time, and
+/// an opening that did not find it ends.
+const LEFT_OUT_MAX: Duration = Duration::from_millis(120);
+
 /// What is wrong with a member for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -210,17 +214,25 @@ impl<M: Machine> World<M> {
     }
 
     fn harm_member(&mut self, fault: Fault) -> bool {
+        // Whom the array has set aside when all were away is not known yet.
+        if self.now() < self.away_until {
+            return false;
+        }
         let is_lie = matches!(
             fault,
             Fault::LostWrite | Fault::MisdirectedWrite | Fault::OlderImage | Fault::Replaced
         );
+        // What a member loses that lies may be on one alone that is left out.
+        if is_lie && self.now() < self.left_out_until {
+            return false;
+        }
         if self.tolerance() == 0 && matches!(fault, Fault::Replaced | Fault::OlderImage) {
             return false;
         }
         // Whom another engine pushes aside may still say that a member is out, and that cannot be told
         // from the truth by who has lost what it was told since.
         let is_for_good = matches!(fault, Fault::Replaced | Fault::OlderImage);
-        if is_for_good && self.engines.len() > 1 {
+        if is_for_good && (self.engines.len() > 1 || self.engines.iter().any(Engine::is_paused)) {
             return false;
         }
         // Nor of whom an engine may still say so that has lost more than the level survives, and is about to die.
@@ -362,6 +374,7 @@ impl<M: Machine> World<M> {
         self.heal_harms(|_| true);
         self.oracle.lose_power();
         self.excuse();
+        self.left_out_until = self.now().after(LEFT_OUT_MAX);
         for member in 0..self.hosts.len() {
             let was_impaired = self.hosts[member].is_impaired;
             if self.hosts[member].trouble.is_none() {
@@ -511,7 +524,8 @@ impl<M: Machine> World<M> {
     /// takes a stripe that it cannot verify for one that was never written as a whole; of the log
     /// and the tables they are never noticed.
     fn rows_may_be_lost(&self) -> bool {
-        let only_serves = self.serving.is_some() && self.engines.len() == 1;
+        let only_serves = matches!(self.engines.as_slice(), [engine] if !engine.is_paused())
+            && self.serving.is_some();
         self.plan.mode == Mode::Beyond && only_serves
     }
 
@@ -570,6 +584,11 @@ impl<M: Machine> World<M> {
             }
         }
         disk
+    }
+
+    /// Puts all bad blocks right.
+    pub(super) fn heal_all_harms(&mut self) {
+        self.heal_harms(|_| true);
     }
 
     /// Puts bad blocks right that nothing has written since.

@@ -23,6 +23,9 @@ pub trait Machine: volume::Machine + Debug + Sized {
     /// It has a log.
     const HAS_LOG: bool = true;
 
+    /// It may be opened anew when members are back.
+    const PAUSES: bool = Self::HAS_LOG;
+
     /// The machine of an array that the product has opened; for each member in order whether, and where, its device is.
     ///
     /// # Errors
@@ -42,6 +45,11 @@ pub trait Machine: volume::Machine + Debug + Sized {
 
     /// What its members' labels say.
     fn label(&self) -> Label;
+
+    /// The last of them that was stable.
+    fn stable_label(&self) -> Label {
+        self.label()
+    }
 
     /// Whether it says that members lack space.
     fn is_short_of_space(&self) -> bool {
@@ -87,6 +95,10 @@ impl Machine for Logged {
 
     fn label(&self) -> Label {
         self.array().label()
+    }
+
+    fn stable_label(&self) -> Label {
+        self.array().stable_label()
     }
 
     fn is_short_of_space(&self) -> bool {

@@ -14,6 +14,7 @@ pub mod machine;
 pub mod opened;
 pub mod oracle;
 mod orders;
+mod pauses;
 pub(crate) mod plain;
 pub mod plan;
 pub mod rest;

@@ -47,7 +47,42 @@ pub fn open(
         force: is_forced,
         clean_close: None,
         is_placed: true,
+        continues: None,
+        wants_all: false,
+        spares: 0,
     };
+    open_with(options, found, this, fittings)
+}
+
+/// Opens the array anew, for the engine that has had it all the time.
+///
+/// # Errors
+/// As the product says it.
+pub fn open_anew(
+    found: &[Option<FoundDevice>],
+    (this, known): (Holder, opening::Continues),
+    fittings: &Fittings,
+) -> Result<Opened, Refusal> {
+    let options = opening::Options {
+        read_only: false,
+        // Its own lock proves that its former self is dead.
+        take_over: true,
+        force: false,
+        clean_close: None,
+        is_placed: true,
+        continues: Some(known),
+        wants_all: false,
+        spares: 0,
+    };
+    open_with(options, found, this, fittings)
+}
+
+fn open_with(
+    options: opening::Options,
+    found: &[Option<FoundDevice>],
+    this: Holder,
+    fittings: &Fittings,
+) -> Result<Opened, Refusal> {
     let names = (0..found.len()).map(|at| format!("{NAME}{at}")).collect();
     let (pool, limits) = (fittings.pool.clone(), fittings.limits);
     let engine = opening::Engine { this, random: 7, pool, limits };

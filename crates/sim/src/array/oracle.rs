@@ -208,7 +208,8 @@ impl Oracle {
         if !is_acked {
             return Ok(());
         }
-        if write.is_denied {
+        // A discard may leave some of its sectors as they were: that these were read so says nothing of the others.
+        if write.is_denied && write.change != Change::Discard {
             let text = format!("{} was acknowledged after it was read as lost", name(id));
             return Err(Wrong(text));
         }
@@ -285,6 +286,45 @@ impl Oracle {
         }
         self.unstable.clear();
         self.reads.clear();
+    }
+
+    /// Whoever serves goes on after a pause, in which power may have failed: all that was acknowledged is there, but for
+    /// these sectors, whose contents are lost. Nothing reads them before they are written anew; but for whoever opens the
+    /// array anew, they are as they were left by the failure.
+    pub fn resume(&mut self, lost: &[Range<u64>]) {
+        let now = self.tick();
+        let was_cold = core::mem::take(&mut self.is_cold);
+        let writes = &self.writes;
+        let is_lost = |write: &WriteId| {
+            let sectors = &writes[write.0 as usize].sectors;
+            lost.iter().any(|range| range.start < sectors.end && sectors.start < range.end)
+        };
+        let (gone, left): (Vec<WriteId>, Vec<WriteId>) =
+            self.unstable.iter().partition(|write| is_lost(write));
+        self.unstable = left;
+        let groups = gone.iter().filter_map(|write| writes[write.0 as usize].group);
+        groups.for_each(|group| self.groups.lose(group));
+        for (sector, candidates) in (0..).zip(&mut self.sectors) {
+            if lost.iter().any(|range| range.contains(&sector)) {
+                for one in candidates.iter_mut().filter(|one| !one.is_buried) {
+                    one.replaced = NEVER;
+                }
+            } else if was_cold {
+                // What earlier engines had acknowledged may be gone since this one opened the array.
+                let is_own = |write: &Write| write.engine == self.serving && write.is_acked;
+                let acked = candidates.iter().filter_map(|one| {
+                    let write = &writes[one.write.0 as usize];
+                    let counts = is_own(write) && write.change != Change::Discard;
+                    counts.then_some(write.submitted)
+                });
+                let Some(last) = acked.max() else { continue };
+                for one in candidates.iter_mut() {
+                    if writes[one.write.0 as usize].ended < last {
+                        one.replaced = one.replaced.min(now);
+                    }
+                }
+            }
+        }
     }
 
     /// A read is about to be submitted.
@@ -812,6 +852,34 @@ mod tests {
         let new = acked(&mut oracle, 0..8);
         assert!(oracle.end_write(late, true).is_ok(), "it may have come before");
         assert!(reads(&mut oracle, 0..8, new) && !reads(&mut oracle, 0..8, late));
+    }
+
+    #[test]
+    fn after_a_pause_what_is_lost_may_be_old_or_new_for_the_next_engine_and_all_else_is_there() {
+        for is_lost in [false, true] {
+            let mut oracle = oracle();
+            let old = acked(&mut oracle, 0..8);
+            flush(&mut oracle);
+            oracle.lose_power();
+            let new = acked(&mut oracle, 0..8);
+            let lost: Vec<Range<u64>> = is_lost.then_some(0..8).into_iter().collect();
+            oracle.resume(&lost);
+            flush(&mut oracle);
+            oracle.open(B);
+            assert_eq!(reads(&mut oracle, 0..8, old), is_lost);
+            assert_eq!(reads(&mut oracle, 0..8, new), !is_lost, "what was read does not change");
+        }
+    }
+
+    #[test]
+    fn a_discard_that_left_a_sector_as_it_was_is_acknowledged_by_an_engine_that_was_taken_over() {
+        let mut oracle = oracle();
+        let old = acked(&mut oracle, 0..16);
+        let discard = oracle.begin_write(A, Change::Discard, 4..16, false);
+        oracle.open(B);
+        assert!(reads(&mut oracle, 4..8, old), "a part of a block stays as it was");
+        assert!(reads(&mut oracle, 8..16, ZEROES), "a whole block is given back");
+        assert!(oracle.end_write(discard, true).is_ok());
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl<M: Machine> World<M> {
             return;
         }
         let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
-        if self.engines[at].machine().is_none() {
+        if self.engines[at].machine().is_none() || self.too_many_are_away() {
             return;
         }
         self.note(|| format!("engine {}: is told to close", id.0));

@@ -35,7 +35,7 @@ impl Machine for Plain {
 
     fn is_resyncing(&self) -> bool {
         let progress = self.array().progress();
-        progress.is_some_and(|progress| progress.background == Background::Resync)
+        progress.iter().any(|progress| progress.background == Background::Resync)
     }
 
     fn describe(&self) -> String {

@@ -167,6 +167,8 @@ pub struct Plan {
     pub fault_every: Duration,
     /// One opening in so many is crashed; 0: none.
     pub crash_in_recovery: u32,
+    /// How long users' requests wait for members, in the volume's time; zero: the array fails at once.
+    pub pause: Duration,
     /// What else is peculiar to it.
     pub moods: Moods,
     /// Largest member request.
@@ -252,6 +254,11 @@ impl Plan {
             volatile,
             slow: slow_member(seed, members),
             fill: if dice.one_in(2) { Fill::Zeroes } else { Fill::Old(seed) },
+            pause: match seed.dice("pause").index(6) {
+                0..=3 => Duration::ZERO,
+                4 => Duration::from_secs(6),
+                _ => Duration::from_secs(60),
+            },
             moods: Moods::new(seed, &faults),
             lives: 8 + u32::try_from(dice.below(16)).unwrap_or(0),
             depth: shallow..=shallow + 4 + dice.below(12),

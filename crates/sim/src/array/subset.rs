@@ -84,7 +84,7 @@ pub fn read<M: Machine>(
                     let text = format!("it does not open: {:?}", machine.failure());
                     return Err(Ended::Refused(text));
                 }
-                Told::Member { .. } | Told::Other(_) => {}
+                Told::Member { .. } | Told::Found { .. } | Told::Other(_) => {}
             }
         }
         while let Some(action) = machine.poll_action() {

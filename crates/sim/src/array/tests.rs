@@ -113,6 +113,8 @@ impl<F: Flaw> Mirror<F> {
 }
 
 impl<F: Flaw> Machine for Mirror<F> {
+    const PAUSES: bool = false;
+
     const SURVIVES_LOSSES: bool = false;
 
     fn take(machine: PlainOrLogged, places: &[Option<usize>]) -> Result<Self, IoError> {
@@ -185,6 +187,10 @@ impl<F: Flaw> volume::Machine for Mirror<F> {
 
     fn failure(&self) -> Option<IoError> {
         self.failure.clone()
+    }
+
+    fn state(&self) -> ArrayState {
+        if self.failure.is_some() { ArrayState::Failed } else { ArrayState::Optimal }
     }
 
     fn can_lose_all(&self, _members: MemberSet) -> bool {

@@ -87,6 +87,14 @@ pub struct Counts {
     pub late: u64,
     /// Members that lost their power while nothing of them was under way.
     pub restarts: u64,
+    /// Pauses that began.
+    pub pauses: u64,
+    /// Moments at which all members were away at once.
+    pub all_away: u64,
+    /// Pauses after which the array went on.
+    pub resumed: u64,
+    /// Those of them by which acknowledged bytes were lost.
+    pub resumed_with_losses: u64,
     /// Engines that were told to close before the run's end.
     pub stops: u64,
     /// Other orders of an administrator.
@@ -139,6 +147,10 @@ pub(super) enum Happening {
     Start(usize),
     /// A fault is due.
     Fault,
+    /// All members go away at once.
+    AllAway,
+    /// A pause of an engine, of which so many had begun before, should have ended.
+    PauseIsLate(EngineId, u64),
     /// A trouble ends.
     Mend(usize, Trouble),
     /// A bad block of a member is as it was.
@@ -272,7 +284,7 @@ pub struct World<M> {
     /// Users wait no longer for that: what befalls members may keep the machine busy for ever.
     rests_until: Time,
     /// The engine's looks at the members when it was left alone.
-    left_alone_at: Option<u64>,
+    pub(super) left_alone_at: Option<u64>,
     pub(super) harms: Vec<Harm>,
     /// A member is to restart when nothing of it is under way.
     pub(super) is_to_restart: bool,
@@ -301,6 +313,17 @@ pub struct World<M> {
     pub(super) fault_dice: Dice,
     pub(super) subset_dice: Dice,
     pub(super) order_dice: Dice,
+    pub(super) pause_dice: Dice,
+    /// All members were away, and may be so until then at the latest.
+    pub(super) away_until: Time,
+    /// Until then a member may be left out that was dark with all others, although it is back.
+    pub(super) left_out_until: Time,
+    /// A pause has ended.
+    pub(super) resumed_at: Time,
+    /// Bytes of the volume that whoever serves has said are lost.
+    pub(super) lost: Vec<core::ops::Range<u64>>,
+    /// A flush has told users so.
+    pub(super) is_told_of_losses: bool,
     pub(super) counts: Counts,
     violation: Option<Violation>,
 }
@@ -361,6 +384,7 @@ impl<M: Machine> World<M> {
             pool: Pool::new(),
             read_ahead: plan.read_ahead,
             read_window: plan.read_window(),
+            pause: if M::PAUSES { plan.pause } else { Duration::ZERO },
         };
         let sectors = geometry.capacity() / SECTOR_LEN as u64;
         let stripe = geometry.stripe_data_len() / SECTOR_LEN as u64;
@@ -419,6 +443,12 @@ impl<M: Machine> World<M> {
             fault_dice: seed.dice("faults"),
             subset_dice: seed.dice("subsets"),
             order_dice: seed.dice("orders"),
+            pause_dice: seed.dice("pauses of the array"),
+            away_until: Time::START,
+            left_out_until: Time::START,
+            resumed_at: Time::START,
+            lost: Vec::new(),
+            is_told_of_losses: true,
             counts: Counts::default(),
             violation: None,
             plan,
@@ -428,6 +458,9 @@ impl<M: Machine> World<M> {
         }
         if world.plan.moods.has_orders {
             world.plan_order();
+        }
+        if !world.fittings.pause.is_zero() {
+            world.plan_all_away();
         }
         world
     }
@@ -582,6 +615,8 @@ impl<M: Machine> World<M> {
         match happening {
             Happening::Start(host) => self.start(host),
             Happening::Fault => self.befall(),
+            Happening::AllAway => self.befall_all(),
+            Happening::PauseIsLate(id, number) => self.end_pause_late(id, number),
             Happening::Mend(member, trouble) => self.mend(member, trouble),
             Happening::Recover(member, block) => self.recover_block(member, block),
             Happening::Kill(id) => {
@@ -628,7 +663,7 @@ impl<M: Machine> World<M> {
             }
             self.look_after_users();
             if self.notices.is_empty() {
-                let is_idle = |engine: &Engine<M>| engine.outstanding() == 0;
+                let is_idle = |engine: &Engine<M>| engine.outstanding() == 0 && !engine.is_paused();
                 if self.phase == Phase::Closing && self.engines.iter().all(is_idle) {
                     self.fail("the machine waits for nothing while it closes".into());
                 }

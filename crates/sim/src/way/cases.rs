@@ -63,6 +63,8 @@ cases! {
     CacheLossCounted = "members set aside for a lost cache",
     /// A member was suspected: it has no session.
     Suspected = "members suspected",
+    /// A member answered reads so late that they went past it.
+    ReadsGoPast = "members that reads went past",
     /// The engine looked for a member.
     LookedFor = "members looked for",
     /// It found it.

@@ -78,7 +78,9 @@ impl Failure {
     pub(super) fn is_conflict(&self) -> bool {
         match self {
             Self::Io(_, reason) => reason.kind() == ErrorKind::Fenced,
-            Self::NoLine(reason) => matches!(reason, Reason::Plan | Reason::Fenced),
+            Self::NoLine(reason) => {
+                matches!(reason, Reason::Plan | Reason::PlanDenied(_) | Reason::Fenced)
+            }
             Self::Label(_)
             | Self::NoLabels
             | Self::Reserved(_)
@@ -158,6 +160,7 @@ impl Connected {
             is_gone: status.is_gone,
             signs: status.signs,
             cache_losses: status.cache_losses,
+            reconnects: status.reconnects,
             request_timeout,
             failure: if has_session { String::new() } else { "no session".into() },
         }

@@ -331,7 +331,7 @@ impl Engine {
             while let Some((user, result)) = self.ended.pop_front() {
                 went_on = true;
                 match user {
-                    User::Volume(tag) => self.end_io(tag, result),
+                    User::Volume(tag) => self.end_io(context.now(), tag, result),
                     User::Script(ticket) => self.desk.answer(ticket, Answer::Data(result)),
                 }
             }
@@ -381,6 +381,9 @@ impl Engine {
                 context.cases.add(Case::MemberSetAside);
                 context.notices.push_back((id, Notice::Parted(at)));
             }
+            Action::Cut(_) | Action::Reopen { .. } => {
+                unreachable!("the arrays of this world never pause")
+            }
             Action::LookFor(member) => {
                 context.note(|| format!("engine {}: looks for member {member}", id.0));
                 context.cases.add(Case::LookedFor);
@@ -390,6 +393,7 @@ impl Engine {
                 let join = joining::join(desk, host, member, Expect::Former, beside);
                 serving.slots[member.as_usize()].attempt = Some(Script::new(join));
             }
+            Action::AskForSpare { .. } => unreachable!("no spares were given"),
             Action::Join { member, expect, ends_former } => {
                 context
                     .note(|| format!("engine {}: a device for member {member}: {expect:?}", id.0));
@@ -477,12 +481,12 @@ impl Engine {
     }
 
     /// A member request has ended.
-    fn end_io(&mut self, tag: Tag, result: Result<SgList, IoError>) {
+    fn end_io(&mut self, now: Time, tag: Tag, result: Result<SgList, IoError>) {
         self.outstanding -= 1;
         if let Stage::Open(serving) = &mut self.stage {
             let connected = serving.slots[tag.member().as_usize()].connected.as_ref();
             let cache_losses = connected.map(Medium::cache_losses);
-            serving.volume.handle_io_done(tag, cache_losses, result);
+            serving.volume.handle_io_done(now.since(serving.started), tag, cache_losses, result);
         }
     }
 }

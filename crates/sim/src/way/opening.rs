@@ -56,8 +56,16 @@ pub(super) async fn open(desk: Desk, options: Options) -> Result<Opened, Failure
     let lock = this.lock;
     let engine = opening::Engine { this, random: desk.random(), pool, limits };
     let names = hosts.iter().map(|host| address(*host)).collect();
-    let how =
-        opening::Options { read_only: false, take_over, force, clean_close: None, is_placed: true };
+    let how = opening::Options {
+        read_only: false,
+        take_over,
+        force,
+        clean_close: None,
+        is_placed: true,
+        continues: None,
+        wants_all: false,
+        spares: 0,
+    };
     let mut steps = Steps::open(how, names, engine);
     let opened = loop {
         let answer = match steps.poll() {
@@ -122,6 +130,10 @@ fn failure(error: OpenError<Failure>) -> Failure {
             Failure::LabelChanged(generation, epoch)
         }
         OpenError::Changed { .. } => Failure::Changed,
+        OpenError::Behind { .. } | OpenError::MadeAnew { .. } | OpenError::TakenOver { .. } => {
+            unreachable!("nobody goes on with an array in this world")
+        }
+        OpenError::Fewer { .. } => unreachable!("nobody wants all members in this world"),
         OpenError::NotClosed { .. } => Failure::InUse,
         OpenError::WrittenBits { .. } => Failure::WrittenBits("a page is on no member"),
         OpenError::WrittenBitsDisagree { .. } => Failure::WrittenBits("two members disagree"),

@@ -177,7 +177,9 @@ impl Watch {
         if !is_well {
             return;
         }
+        // A discard is a hint: it ends well also where the disk was not asked, or does not carry it out.
         if let Some((lost_at, losses)) = line.owed
+            && open.op != Op::Discard
             && number > lost_at
             && losses == line.losses
         {

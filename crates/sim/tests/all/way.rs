@@ -32,7 +32,7 @@ fn a_seed_and_a_program_decide_a_run() {
 
 #[test]
 fn nothing_is_wrong_in_the_same_runs_each_time_and_everything_happens_in_them() {
-    let report = campaign::run(Seed(8_005_000), Extent::Runs(200), 2, 3);
+    let report = campaign::run(Seed(8_012_000), Extent::Runs(200), 2, 3);
     assert!(report.failures.is_empty(), "{report}");
     assert_eq!(report.never(), [""; 0], "{report}");
 }

@@ -77,6 +77,7 @@ impl<M: Machine> Engine<M> {
             is_gone: false,
             signs: session.signs(),
             cache_losses: session.cache_losses(),
+            reconnects: 0,
             request_timeout: REQUEST_TIMEOUT,
             failure: "the connection is lost".into(),
         };

@@ -1,8 +1,11 @@
 //! How an engine opens the array: with what its sessions found, and by an administrator's word where the product has a doubt.
 
+use core::time::Duration;
+
 use netraid_raid::{
     label::{Closure, Holder, Label},
     member::MemberState,
+    slowness::Deadlines,
     volume::{Config, Found as FoundPlace, Volume},
 };
 
@@ -11,6 +14,10 @@ use crate::array::{
     machine::Machine,
     opened::{self, FoundDevice, Opened},
 };
+
+/// When writes and flushes are late, in the volume's time: a straggler of a member that nothing has befallen is not. So who is
+/// given up counts among those that something has befallen.
+const WRITE_DEADLINE: (Duration, Duration) = (Duration::from_millis(2600), Duration::from_secs(5));
 
 impl<M: Machine> Engine<M> {
     /// The answer to [`Notice::Asks`].
@@ -107,14 +114,18 @@ impl<M: Machine> Engine<M> {
         let found = (0..places.len()).map(place).collect();
         let (reads_under_way, large_from) = self.fittings.read_window.unzip();
         let read_ahead = self.fittings.read_ahead;
-        let config = Config { places: found, read_ahead, reads_under_way, large_from };
+        let pause = self.fittings.pause;
+        let deadlines =
+            Deadlines { write: WRITE_DEADLINE, flush: WRITE_DEADLINE, ..Deadlines::default() };
+        let config =
+            Config { places: found, read_ahead, reads_under_way, large_from, pause, deadlines };
         match M::take(machine, &places) {
             Ok(machine) => self.stage = Stage::Open(Volume::new(machine, config)),
             Err(error) => self.refuse(context, format!("the array cannot be opened: {error}")),
         }
     }
 
-    fn holder(&self) -> Holder {
+    pub(super) fn holder(&self) -> Holder {
         let mut engine_id = [0; 16];
         engine_id[..4].copy_from_slice(&self.id.0.to_le_bytes());
         engine_id[15] = 1;

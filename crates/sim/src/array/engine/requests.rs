@@ -71,7 +71,7 @@ impl<M: Machine> Engine<M> {
         }
     }
 
-    pub(super) fn end_io(&mut self, tag: Tag, result: Result<SgList, IoError>) {
+    pub(super) fn end_io(&mut self, time: Duration, tag: Tag, result: Result<SgList, IoError>) {
         let Stage::Open(volume) = &mut self.stage else { return };
         let member = tag.member().as_usize();
         let losses = self.places[member].has.then(|| self.sessions[member].cache_losses());
@@ -82,7 +82,7 @@ impl<M: Machine> Engine<M> {
             // Without a log only requests tell.
             self.places[member].losses_shown = losses;
         }
-        volume.handle_io_done(tag, losses, result);
+        volume.handle_io_done(time, tag, losses, result);
     }
 
     /// A session is lost: the volume hears of its commands at once, or after it has looked at the members.
@@ -93,6 +93,9 @@ impl<M: Machine> Engine<M> {
         ios: Vec<Tag>,
         reason: &'static str,
     ) {
+        if let Some(reopening) = &mut self.reopening {
+            reopening.lose(member);
+        }
         if let Stage::Opening { found, .. } | Stage::Asking { found } = &mut self.stage {
             found[member] = None;
             self.sessions[member].find_again();
@@ -111,6 +114,15 @@ impl<M: Machine> Engine<M> {
         self.ended.extend(ios.into_iter().map(|tag| (tag, ErrorKind::Unreachable.into())));
     }
 
+    /// What waits for its end of a member's lost session ends now.
+    pub(super) fn end_lingering(&mut self, member: MemberIndex) {
+        let is_its = |entry: &(Time, Tag)| entry.1.member() == member;
+        let (its, others) = self.lingering.iter().copied().partition(is_its);
+        self.lingering = others;
+        let its: Vec<(Time, Tag)> = its;
+        self.end_all(its.into_iter().map(|(_, tag)| tag).collect());
+    }
+
     /// A member was set aside: nothing more reaches it.
     pub(super) fn part(&mut self, context: &mut Context<'_>, member: MemberIndex) {
         let at = member.as_usize();
@@ -119,11 +131,7 @@ impl<M: Machine> Engine<M> {
             false => self.sessions[at].stop(&mut context.around),
         };
         self.end_all(ios);
-        let is_its = |entry: &(Time, Tag)| entry.1.member() == member;
-        let (its, others) = self.lingering.iter().copied().partition(is_its);
-        self.lingering = others;
-        let its: Vec<(Time, Tag)> = its;
-        self.end_all(its.into_iter().map(|(_, tag)| tag).collect());
+        self.end_lingering(member);
         self.places[at].has = false;
         self.has_lost_one = true;
         context.notices.push_back((self.id, Notice::Gone(at)));

@@ -34,6 +34,12 @@ impl Groups {
         }
     }
 
+    /// Ranges are lost, and told as that: what was seen of them may be gone.
+    pub(super) fn lose(&mut self, group: u32) {
+        let group = &mut self.groups[group as usize];
+        group.is_seen &= group.is_kept;
+    }
+
     /// A range was read; `is_kept`: whatever power fails, it stays.
     ///
     /// # Errors

@@ -162,6 +162,8 @@ impl<M: Machine> World<M> {
                 self.has_lost_one = Some(id);
                 self.be_nervous(id);
             }
+            Notice::Paused => self.begin_pause(id),
+            Notice::Resumed(lost) => self.resume(id, &lost),
             Notice::Nonsense(text) => self.fail(text),
         }
     }
@@ -224,6 +226,7 @@ impl<M: Machine> World<M> {
         let name = match &event {
             Event::Member { .. } => "member",
             Event::Suspect { .. } => "suspect",
+            Event::Slow { .. } => "slow",
             Event::State(_) => "state",
             Event::Repaired { .. } => "repaired",
             Event::Unrepaired { .. } => "lost",
@@ -237,6 +240,8 @@ impl<M: Machine> World<M> {
         *self.counts.told.entry(name).or_default() += 1;
         match event {
             Event::State(ArrayState::Failed) => self.note_failure(id),
+            // It cannot be had while the others are away.
+            Event::Unrepaired { .. } if self.too_many_are_away() => {}
             Event::Unrepaired { .. } => {
                 self.has_lost_rows = true;
                 if !self.is_excused(id) {
@@ -267,6 +272,7 @@ impl<M: Machine> World<M> {
             }
             Event::Member { .. }
             | Event::Suspect { .. }
+            | Event::Slow { .. }
             | Event::State(_)
             | Event::Repaired { .. }
             | Event::Rebuilt(_)
@@ -319,6 +325,8 @@ impl<M: Machine> World<M> {
         let engine = self.engines.iter().find(|engine| engine.id == id);
         let trusts_parity = engine.is_some_and(|engine| engine.trusts_parity);
         self.oracle.open(id);
+        self.lost.clear();
+        self.is_told_of_losses = true;
         self.is_unsynced = !core::mem::take(&mut self.is_closed);
         if trusts_parity {
             self.note(|| "parity counts as it is".into());

@@ -51,9 +51,13 @@ impl<M: Machine> World<M> {
             }
             (Pending::Flush(submitted), Ok(_)) => {
                 self.oracle.end_flush(*submitted);
+                self.check_told(id)
+            }
+            (Pending::Flush(_), Err(error)) => {
+                self.is_told_of_losses |= self.is_told_as_lost(id, error);
                 Ok(())
             }
-            (Pending::Read { .. } | Pending::Flush(_), Err(_)) => Ok(()),
+            (Pending::Read { .. }, Err(_)) => Ok(()),
         };
         if let Err(Wrong(text)) = checked {
             return self.fail(text);
@@ -79,7 +83,8 @@ impl<M: Machine> World<M> {
                 let is_torn =
                     error.kind() == ErrorKind::Redundancy && self.may_lack_parity(id, request);
                 self.excuse_want_of_space(id, &error.to_string());
-                let is_expected = is_superseded || is_full || is_refused || is_torn;
+                let is_lost = self.is_told_as_lost(id, &error);
+                let is_expected = is_superseded || is_full || is_refused || is_torn || is_lost;
                 if !self.is_excused(id) && !is_expected {
                     self.fail(format!("request {} failed: {error}", request.0));
                 }
@@ -93,7 +98,8 @@ impl<M: Machine> World<M> {
         let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
         let outstanding = self.engines[at].outstanding();
         let in_flight = self.in_flight(id);
-        if in_flight > 0 && outstanding == 0 {
+        let is_paused = self.engines[at].is_paused();
+        if in_flight > 0 && outstanding == 0 && !is_paused {
             let machine = self.engines[at].machine().map(Machine::describe).unwrap_or_default();
             self.note(|| format!("it is {machine}"));
             return self.fail(format!("the machine waits for nothing; {in_flight} requests do"));
@@ -148,6 +154,9 @@ impl<M: Machine> World<M> {
 
     /// Everything was read: is all home, and as it should be? False while something is under way.
     fn try_to_rest(&mut self, at: usize) -> bool {
+        if self.engines[at].is_paused() {
+            return false;
+        }
         let looks = self.engines[at].looks();
         let left_alone_at = *self.left_alone_at.get_or_insert(looks);
         // The first look knows of requests before, the second one brings home, and a third finds it so.
@@ -172,6 +181,9 @@ impl<M: Machine> World<M> {
     }
 
     fn try_to_close(&mut self, at: usize) {
+        if self.engines[at].is_paused() {
+            return;
+        }
         // What belongs to rows that are lost is tried again and again.
         if self.engines[at].outstanding() > 0 && !self.has_lost_rows {
             return;

@@ -46,7 +46,7 @@ impl Engine {
                     let text = || format!("engine {id}: {:#x}: {error}", tag.0);
                     context.net.trace().note(now, text);
                 }
-                self.end_io(tag, result);
+                self.end_io(context.now(), tag, result);
             }
             News::Ended { user: User::Script(ticket), result } => {
                 self.desk.answer(ticket, Answer::Data(result));

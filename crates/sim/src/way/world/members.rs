@@ -133,7 +133,9 @@ impl World {
                 }
                 // What an examination was told that broke off counts as a lost cache, for all that is known; and a LUN that
                 // was removed has no registrations when it is there again.
+                // One that is cut off, hangs, or waits for what was lost on its way for half a second is one that writes do not wait for.
                 let is_explained = is_doubt
+                    || reason.contains("nothing came from it")
                     || reason.contains("has forgotten this host's registration")
                     || reason.contains("set aside by command");
                 let unexplained = self.unexplained.take().filter(|_| !is_explained);
@@ -144,7 +146,10 @@ impl World {
                 }
             }
             Event::Suspect { failure: Some(_), .. } => self.count(Case::Suspected),
-            Event::Suspect { failure: None, .. } | Event::Notice(_) => {}
+            Event::Slow { failure: Some(_), .. } => self.count(Case::ReadsGoPast),
+            Event::Suspect { failure: None, .. }
+            | Event::Slow { failure: None, .. }
+            | Event::Notice(_) => {}
             Event::State(state) => self.hear_state(id, state),
             Event::Repaired { .. } => self.count(Case::Repaired),
             Event::Rebuilt(_) => self.count(Case::CaughtUp),
