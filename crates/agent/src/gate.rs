@@ -1,5 +1,5 @@
 //! The target's admission: tokens are held against what the [`View`] says, and every refusal goes to the
-//! audit log with its reason, which the peer never learns.
+//! audit log with its reason, which the peer learns only if it has proven that it knows the token's secret.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -9,7 +9,7 @@ use netraid_control::{
     token::{AgentView, Denied, Grant, Secret, Token, admit},
     units::{AgentId, MediatorId, Moment, Rate, SegmentId},
 };
-use netraid_engine::target::{Admission, Admitted, NotOpened, Opened, Pace};
+use netraid_engine::target::{Admission, Admitted, NotAdmitted, NotOpened, Opened, Pace};
 use serde_json::{Value, json};
 
 use crate::{
@@ -60,33 +60,35 @@ impl Admission for Gate {
         initiator: &str,
         peer: SocketAddr,
         proves: &mut dyn FnMut(&Secret) -> bool,
-    ) -> Option<Admitted> {
+    ) -> Result<Admitted, NotAdmitted> {
         let now = now();
         let known = self.view.read();
         let granted = self.grant(&known, (name, initiator), now, proves);
-        let granted =
-            granted.map_err(|denied| denied.to_string()).and_then(|grant| {
-                match is_booked(&known, grant.token(), now) {
-                    true => Ok(grant),
-                    false => Err("the rate that it promises is not booked any more".to_owned()),
-                }
-            });
+        let off = Token::from_name(name).ok().and_then(|token| known.off(token.mediator));
+        let granted = match granted {
+            Ok(grant) if is_booked(&known, grant.token(), now) => Ok(grant),
+            Ok(_) => {
+                let why = "the rate that its token promises is not booked any more";
+                Err((why.to_owned(), Some(format!("{why}; open the volume again"))))
+            }
+            Err(denied) => Err((denied.to_string(), denied.told(now, off))),
+        };
         drop(known);
         let grant = match granted {
             Ok(grant) => grant,
-            Err(why) => {
+            Err((why, told)) => {
                 // What the token says, true or not, tells whom to ask.
                 let mut fields = Token::from_name(name).map_or(json!({}), |token| named(&token));
                 fields["initiator"] = shown(initiator).into();
                 fields["peer"] = peer.to_string().into();
                 fields["why"] = why.into();
                 self.audit.refuse("login_denied", fields);
-                return None;
+                return Err(NotAdmitted { told });
             }
         };
         let rates = grant.token().rates;
         let pace = Pace { floor: rates.floor, limit: rates.limit, weight: u32::from(rates.weight) };
-        Some(Admitted { grant, pace })
+        Ok(Admitted { grant, pace })
     }
 
     fn open(&self, mediator: MediatorId, segment: SegmentId) -> Result<Opened, NotOpened> {

@@ -19,6 +19,7 @@ use netraid_cluster::{
     store::{Store, StoreError},
 };
 use netraid_control::{
+    clocks::Difference,
     keys::{Key, KeyError, MEDIATORS_MAX, Ring},
     text::shown,
     units::{AgentId, MediatorId},
@@ -385,7 +386,7 @@ impl Members {
         let status = self.0.status.status(*draining).await?;
         let keys_mark = self.0.view.read().ring(mediator).map(Ring::mark).unwrap_or_default();
         let path = format!("/v1/agents/{}", self.0.agent);
-        let beaten = client.put(&path, &Beat { status, keys_mark }).await?;
+        let beaten = client.put(&path, &Beat { status, keys_mark, clock: Some(now()) }).await?;
         if let Some(member) = self.members().get_mut(&mediator) {
             member.documents = client.documents();
         }
@@ -399,7 +400,14 @@ impl Members {
         mut membership: Membership,
         beaten: Beaten,
     ) -> Result<(), String> {
-        let Beaten { beat_ms, keys, draining, retired } = beaten;
+        let Beaten { beat_ms, keys, draining, retired, clock_ahead_ms } = beaten;
+        {
+            let mut view = self.0.view.write();
+            match clock_ahead_ms {
+                Some(ahead_ms) => drop(view.clocks.insert(mediator, Difference { ahead_ms })),
+                None => drop(view.clocks.remove(&mediator)),
+            }
+        }
         if retired {
             return self.end(mediator, "retired").await;
         }
@@ -453,6 +461,7 @@ impl Members {
             let mut view = self.0.view.write();
             view.callers.retain(|_, caller| *caller != Caller::Mediator(mediator));
             view.keys.remove(mediator);
+            view.clocks.remove(&mediator);
         }
         self.0.audit.tell("membership_ended", json!({ "mediator": mediator, "how": how }));
         let left = self.0.keeper.change(move |book, _| book.forget(mediator)).await;

@@ -8,6 +8,7 @@ use std::{
 
 use netraid_cluster::access::TokenDigest;
 use netraid_control::{
+    clocks::Difference,
     keys::{Key, KeyError, KeyId, Keyring, Ring},
     ledger::{Allotment, State},
     token::{SKEW_MS, SegmentInfo, Token},
@@ -36,6 +37,8 @@ pub(crate) struct Known {
     withdrawn: HashMap<(MediatorId, KeyId), Moment>,
     /// Who says which bearer token.
     pub(crate) callers: HashMap<TokenDigest, Caller>,
+    /// How far this agent's clock is from each mediator's, as that said last.
+    pub(crate) clocks: HashMap<MediatorId, Difference>,
 }
 
 /// Who may ask.
@@ -97,6 +100,11 @@ impl Known {
         self.ring(token.mediator).is_some()
             && !self.withdrawn.contains_key(&(token.mediator, token.key))
             && !self.revoked.contains_key(&(token.mediator, token.plan))
+    }
+
+    /// How far this agent's clock is from a mediator's, where that is known.
+    pub(crate) fn off(&self, mediator: MediatorId) -> Option<Difference> {
+        self.clocks.get(&mediator).copied()
     }
 
     pub(crate) fn ring(&self, mediator: MediatorId) -> Option<&Ring<Key>> {

@@ -25,11 +25,15 @@ pub const HEADER: HeaderName = HeaderName::from_static("netraid-documents");
 pub const UNSAID: u32 = 1;
 
 /// What this program knows.
-pub const OWN: Versions = Versions { oldest: 1, newest: 2 };
+pub const OWN: Versions = Versions { oldest: 1, newest: 3 };
 
 /// The version since which labels have a share, a wrapped key and a sealed path, and agents are listed with the version
 /// that is spoken with them.
 pub const WITH_SHARES: u32 = 2;
+
+/// The version since which a request to make something is known again by its id, clients of plans are heard of by beats
+/// of their own, and agents say what their clocks show.
+pub const WITH_BEATS: u32 = 3;
 
 /// The versions of documents that a program knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -238,7 +242,7 @@ mod tests {
         assert_eq!(agree(&[]), Ok(1));
         assert_eq!(agree(&["1"]), Ok(1));
         assert_eq!(agree(&["2"]), Ok(2));
-        assert_eq!(agree(&["99"]), Ok(2));
+        assert_eq!(agree(&["99"]), Ok(3));
         for wrong in [&["0"][..], &["two"], &["-1"], &["4294967296"], &["1", "2"], &[""]] {
             let error = agree(wrong).unwrap_err();
             assert!(matches!(error, VersionError::Form { .. }), "{wrong:?}: {error}");
@@ -262,9 +266,9 @@ mod tests {
         let spoken = Spoken::default();
         assert_eq!(spoken.version(), None);
         spoken.handle_answer(&headers(&["7"]), true).unwrap();
-        assert_eq!(spoken.version(), Some(2));
+        assert_eq!(spoken.version(), Some(3));
         spoken.handle_answer(&headers(&[]), false).unwrap();
-        assert_eq!(spoken.version(), Some(2));
+        assert_eq!(spoken.version(), Some(3));
         // An older program was started in the place of this one.
         spoken.handle_answer(&headers(&[]), true).unwrap();
         assert_eq!(spoken.version(), Some(1));
@@ -279,7 +283,7 @@ mod tests {
         }
         let read = |text: &str| request::<Strict>(text.as_bytes(), "agent").unwrap_err().detail;
         let told = read("{\"_token\": 1,\n \"only_\\u001bif\": \"secret\"}");
-        for part in ["line 2", "'only_\\u{1b}if'", "documents of version 2", "upgrade the agent"] {
+        for part in ["line 2", "'only_\\u{1b}if'", "documents of version 3", "upgrade the agent"] {
             assert!(told.contains(part), "{part}: {told}");
         }
         for wrong in ["{\"_token\": \"secret\"}", "{\"other\": \"secret\"}", "secret"] {

@@ -8,6 +8,7 @@
 //! POST   /v1/rename                Rename       -> Entry
 //! POST   /v1/plans                 Open         -> TransferPlan
 //! POST   /v1/plans/{id}/renew                   -> TransferPlan
+//! POST   /v1/plans/{id}/beat       PlanBeat     -> PlanBeaten   its client is there
 //! POST   /v1/plans/{id}/state      SetState     -> Entry       formatted; exact length
 //! POST   /v1/plans/{id}/replace    Replace      -> TransferPlan
 //! POST   /v1/plans/{id}/close      Close                       its client has stopped
@@ -34,6 +35,7 @@
 //! at once. Everybody else who may end a plan shuts its client out.
 
 use netraid_control::{
+    clients::Process,
     keys::StoredRing,
     units::{AgentId, Generation, MediatorId, Moment, PlanId, Rate, SegmentId, VolumeId},
 };
@@ -43,7 +45,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::{
     access::{Bearer, Role},
     agent::AgentStatus,
-    documents::WITH_SHARES,
+    documents::{WITH_BEATS, WITH_SHARES},
 };
 
 /// Entries of one page, at most.
@@ -515,6 +517,29 @@ pub struct PlanEntry {
     /// When its tokens end unless it is renewed, by the mediator's clock.
     #[schema(value_type = u64)]
     pub until: Moment,
+    /// The process that has it; none where that was not heard of since the mediator started, and for whoever does not know
+    /// this field (before version 3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub process: Option<Process>,
+    /// Milliseconds since that was heard of last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_ms: Option<u64>,
+}
+
+/// The client of a plan says that it is there (since version 3).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlanBeat {
+    /// Which process it is.
+    #[schema(value_type = Object)]
+    pub process: Process,
+}
+
+/// The plan is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlanBeaten {
+    /// How often it is to be heard of, in milliseconds.
+    pub beat_ms: u64,
 }
 
 /// A part of the plans, by id.
@@ -563,6 +588,10 @@ pub struct Beat {
     pub status: AgentStatus,
     /// Tells which of the mediator's keys it has; empty for none.
     pub keys_mark: String,
+    /// What its clock showed when it said so; none of one that does not say that (before version 3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub clock: Option<Moment>,
 }
 
 /// What an agent is to know.
@@ -577,6 +606,10 @@ pub struct Beaten {
     pub draining: bool,
     /// It was retired: it may forget the mediator.
     pub retired: bool,
+    /// Milliseconds by which its clock is ahead of the mediator's, less than zero where it is behind; none where it did not
+    /// say what its clock shows (before version 3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_ahead_ms: Option<i64>,
 }
 
 /// An agent, as the mediator knows it.
@@ -595,6 +628,10 @@ pub struct AgentEntry {
     /// know this field (version 1).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<u32>,
+    /// Milliseconds by which its clock is ahead of the mediator's, less than zero where it is behind; none where it does
+    /// not say what its clock shows, and for whoever does not know this field (before version 3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_ahead_ms: Option<i64>,
 }
 
 impl AgentEntry {
@@ -602,7 +639,8 @@ impl AgentEntry {
     #[must_use]
     pub fn as_of(self, version: u32) -> Self {
         let documents = self.documents.filter(|_| version >= WITH_SHARES);
-        Self { documents, ..self }
+        let clock_ahead_ms = self.clock_ahead_ms.filter(|_| version >= WITH_BEATS);
+        Self { documents, clock_ahead_ms, ..self }
     }
 }
 

@@ -4,7 +4,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -22,6 +25,7 @@ use netraid_cluster::{
     serve::{Limits, ServeError, Server, bearer},
     tls::Identity,
 };
+use netraid_control::retry::Failure;
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
@@ -313,12 +317,12 @@ async fn each_answer_and_each_request_says_its_version_of_documents() {
         let asked = head("GET /v1/numbers", known, "Connection: close\r\n");
         stream.write_all(asked.as_bytes()).await.unwrap();
         let (answer, _) = rest(&mut stream).await;
-        assert!(answer.to_ascii_lowercase().contains("\r\nnetraid-documents: 2\r\n"), "{answer}");
+        assert!(answer.to_ascii_lowercase().contains("\r\nnetraid-documents: 3\r\n"), "{answer}");
     }
     let client = Client::new(&url, &token, None, TIMEOUT).unwrap();
     assert_eq!(client.documents(), None);
     let _: Vec<u64> = client.get("/v1/numbers").await.unwrap();
-    assert_eq!((client.documents(), client.clone().documents()), (Some(2), Some(2)));
+    assert_eq!((client.documents(), client.clone().documents()), (Some(3), Some(3)));
 }
 
 /// A server that answers each request with this, and gives the requests out.
@@ -353,7 +357,7 @@ async fn a_client_speaks_what_the_daemon_says_and_takes_one_that_says_nothing_fo
         ),
         (
             "HTTP/1.1 200 OK\r\nnetraid-documents: 99\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]",
-            Some(2),
+            Some(3),
         ),
         (
             "HTTP/1.1 403 Forbidden\r\nnetraid-documents: 2\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -371,9 +375,102 @@ async fn a_client_speaks_what_the_daemon_says_and_takes_one_that_says_nothing_fo
         let got = client.get::<Vec<u64>>("/v1/numbers").await;
         assert_eq!(client.documents(), version, "{answer} {got:?}");
         let request = requests.recv().await.unwrap();
-        assert!(request.to_ascii_lowercase().contains("\r\nnetraid-documents: 2\r\n"), "{request}");
+        assert!(request.to_ascii_lowercase().contains("\r\nnetraid-documents: 3\r\n"), "{request}");
         if let (Err(error), true) = (got, answer.contains(": x")) {
             assert!(error.to_string().contains("says 'x' in the header"), "{error}");
         }
     }
+}
+
+/// How a daemon ends a connection.
+#[derive(Clone, Copy)]
+enum Cut {
+    /// Before it has read anything.
+    AtOnce,
+    /// When it has read a request: that may have been carried out.
+    AfterReading,
+}
+
+/// A daemon that cuts so many connections, and answers all later requests. Counts the requests that it has read.
+async fn cutting(cut: Cut, times: u32) -> (String, Arc<AtomicU32>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let read = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&read);
+    tokio::spawn(async move {
+        for number in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            if number < times && matches!(cut, Cut::AtOnce) {
+                continue;
+            }
+            let mut text = Vec::new();
+            while !text.ends_with(b"\r\n\r\n") {
+                text.push(stream.read_u8().await.unwrap());
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+            if number >= times {
+                let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]";
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+    });
+    (url, read)
+}
+
+#[tokio::test]
+async fn who_has_patience_asks_again_and_does_nothing_twice() {
+    type Numbers = Vec<u64>;
+    let patience = Duration::from_secs(20);
+    for cut in [Cut::AtOnce, Cut::AfterReading] {
+        let (url, _) = cutting(cut, 2).await;
+        let hasty = Client::new(&url, &Bearer::draw(), None, TIMEOUT).unwrap();
+        let patient = hasty.clone().with_patience(patience);
+        assert!(hasty.get::<Numbers>("/v1/numbers").await.is_err(), "asked once");
+        assert!(patient.get::<Numbers>("/v1/numbers").await.unwrap().is_empty());
+    }
+    // What may have been done is not done again; what says that it can be is.
+    let (url, read) = cutting(Cut::AfterReading, 2).await;
+    let client = Client::new(&url, &Bearer::draw(), None, TIMEOUT).unwrap().with_patience(patience);
+    let lost = client.delete::<Numbers>("/v1/numbers").await.unwrap_err();
+    assert_eq!((lost.failure(), read.load(Ordering::Relaxed)), (Failure::Broken, 1));
+    let asked = client.delete_again::<Numbers>("/v1/numbers").await;
+    assert!(asked.may_be_done && asked.answer.is_ok(), "{asked:?}");
+    assert_eq!(read.load(Ordering::Relaxed), 3);
+
+    // Nobody is there yet: everything is sent, once somebody is.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, token) = (free.local_addr().unwrap(), Bearer::draw());
+    drop(free);
+    let url = format!("http://{address}");
+    let client = Client::new(&url, &token, None, TIMEOUT).unwrap().with_patience(patience);
+    let asking = tokio::spawn(async move { client.post::<_, u64>("/v1/length", &[1, 2]).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let router =
+        Router::new().route("/v1/length", post(async |body: Bytes| body.len().to_string()));
+    let server = Server::bind(address, None).unwrap();
+    let digest = token.digest();
+    let knows = move |token: &_| *token == digest;
+    tokio::spawn(server.serve(router, knows, std::future::pending()));
+    assert_eq!(asking.await.unwrap().unwrap(), 5);
+}
+
+#[tokio::test]
+async fn what_no_other_attempt_mends_is_not_asked_again() {
+    let patience = Duration::from_secs(20);
+    let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let names = ["127.0.0.1".to_owned()];
+    let identity = Identity::own(own.path(), &names).unwrap();
+    let other = Identity::own(other.path(), &names).unwrap();
+    let (url, _stop) = serve(Some(identity), &Bearer::draw());
+    let client = Client::new(&url, &Bearer::draw(), Some(&other.authority), TIMEOUT).unwrap();
+    let client = client.with_patience(patience);
+    let began = Instant::now();
+    let wrong = client.get::<Vec<u64>>("/v1/numbers").await.unwrap_err();
+    assert_eq!(wrong.failure(), Failure::Final, "an authority of somebody else: {wrong}");
+
+    let (url, _stop) = serve(None, &Bearer::draw());
+    let client = Client::new(&url, &Bearer::draw(), None, TIMEOUT).unwrap().with_patience(patience);
+    let refused = client.get::<Vec<u64>>("/v1/numbers").await.unwrap_err();
+    assert!(refused.problem().is_some(), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(10));
 }

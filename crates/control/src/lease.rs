@@ -409,14 +409,20 @@ impl LeaseState {
     /// Who stands in the way of a plan that wants this now, unless it takes over.
     #[must_use]
     pub fn conflict(&self, now: Moment, wanted: Access) -> Option<Conflict> {
-        let excludes = |access| access == Access::Write || wanted == Access::Write;
-        let live = || {
-            let live = self.holders().filter(|(_, holder)| !holder.is_over(now));
-            live.filter(|(access, _)| excludes(*access))
-        };
-        let (access, holder) = live().max_by_key(|(_, holder)| holder.until)?;
-        let others = live().count() - 1;
+        let (access, holder) =
+            self.excluding(now, wanted).max_by_key(|(_, holder)| holder.until)?;
+        let others = self.excluding(now, wanted).count() - 1;
         Some(Conflict { generation: self.generation, access, holder: *holder, others })
+    }
+
+    /// All who stand in the way of a plan that wants this now, and what they do.
+    pub fn excluding(
+        &self,
+        now: Moment,
+        wanted: Access,
+    ) -> impl Iterator<Item = (Access, &Holder)> {
+        let live = self.holders().filter(move |(_, holder)| !holder.is_over(now));
+        live.filter(move |(access, _)| *access == Access::Write || wanted == Access::Write)
     }
 
     fn find(&self, plan: PlanId) -> Option<(Access, &Holder)> {

@@ -11,6 +11,8 @@ extern crate alloc;
 extern crate std;
 
 pub mod booking;
+pub mod clients;
+pub mod clocks;
 pub mod derived;
 pub mod fencing;
 pub mod keys;
@@ -22,6 +24,7 @@ pub mod membership;
 pub mod placement;
 pub mod promise;
 pub mod raise;
+pub mod retry;
 pub mod text;
 pub mod token;
 pub mod units;

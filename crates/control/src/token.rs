@@ -34,7 +34,7 @@
 //! One plan alone is taken back by its name: readers share a generation, so raising that would shut out
 //! all of them. The agent keeps the name until the plan's tokens have ended, and [`admit`] asks for it.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 use core::fmt;
 
 use base64ct::{Base64UrlUnpadded, Encoding as _};
@@ -44,6 +44,7 @@ use subtle::ConstantTimeEq as _;
 use zeroize::Zeroize as _;
 
 use crate::{
+    clocks::{Difference, seconds},
     derived::{
         ByteRange, Lapsed, RANGES_MAX, Ranges, RangesError, Rights, Rule, RuleError, SECTOR_LEN,
         Terms,
@@ -447,6 +448,59 @@ pub enum Denied {
     /// It names what its segment does not have.
     #[error("{0}")]
     Rule(#[from] RuleError),
+}
+
+impl Denied {
+    /// What whoever gave the token is told of it: nothing, unless the secret of the token was proven to be known, since then
+    /// they know all that this says but the agent's clock and the segment's generation. `now` is by the agent's clock,
+    /// which is off the mediator's by so much, where that is known.
+    #[must_use]
+    pub fn told(&self, now: Moment, off: Option<Difference>) -> Option<String> {
+        match self {
+            // Whoever stole a token is not told whose name to give.
+            Self::Name(_)
+            | Self::OtherAgent(_)
+            | Self::Key(_)
+            | Self::Unproven
+            | Self::OtherInitiator => None,
+            Self::Revoked(plan) => Some(format!(
+                "plan {plan} was taken back by the mediator: it was ended, or its access was revoked; open the volume again"
+            )),
+            Self::NotYet(begins) => Some(format!(
+                "its token begins in {} s by the agent's clock{}",
+                seconds(begins.since_ms(now)),
+                because(
+                    off.filter(|off| off.ahead_ms < 0),
+                    "which is behind the mediator's; set the agent's clock"
+                )
+            )),
+            Self::Lapsed(Lapsed::Expired { at }) => Some(format!(
+                "its token ended {} s ago by the agent's clock{}",
+                seconds(now.since_ms(*at)),
+                because(
+                    off.filter(|off| off.ahead_ms > 0),
+                    "and was not renewed in time; open the volume again"
+                )
+            )),
+            Self::Lapsed(Lapsed::Fenced { granted, current }) => Some(format!(
+                "its plan is fenced: it is of generation {} of the volume, and the agent has generation {}; somebody \
+                 else has opened the volume since, or its plan was ended: open it again",
+                granted.0, current.0
+            )),
+            Self::Lapsed(Lapsed::Absent) => Some(String::from(
+                "the agent has no such segment: the volume was removed, or its member was replaced",
+            )),
+            Self::Rule(error) => Some(format!("its token does not fit the segment: {error}")),
+        }
+    }
+}
+
+/// Why a time does not fit: by the clock, where that is known to be off, else what is likely.
+fn because(off: Option<Difference>, likely: &str) -> String {
+    match off.filter(|off| off.is_told()) {
+        Some(off) => format!(": {off}"),
+        None => format!(", {likely}"),
+    }
 }
 
 /// A token that was proven and holds, and the rule that it makes for its segment.

@@ -177,6 +177,8 @@ ids! {
     AllotmentId,
     /// A transfer plan: who moves what, where, how fast, until when.
     PlanId,
+    /// A request that a client may send more than once, and that is carried out once.
+    RequestId,
 }
 
 fn parse_id(text: &str) -> Result<[u8; 16], IdError> {

@@ -77,13 +77,16 @@ pub(crate) async fn assemble(
         force: false,
         clean_close: clean_close(plan),
         is_placed: true,
+        wants_all: false,
         caches: options.caches,
         reads_under_way: None,
+        pause: options.pause,
     };
     let array = Array::open(open, configs(), pool.clone()).await.map_err(|source| Failed {
         is_as_before: stored.formatted && is_refused(&source),
         error: failed(path, source),
     })?;
+    let array = array.with_path(path);
     if array.device().info().capacity < plan.entry.capacity_bytes {
         let _ = array.close().await;
         return Err(wrong("its members are too small for it").into());

@@ -3,23 +3,22 @@
 use std::{path::Path, time::Duration};
 
 use netraid_cluster::{
+    Code, Problem,
     access::{AccessError, AccessFile, Bearer},
-    http::{Client, ClientError, RequestError, encode},
+    documents::WITH_BEATS,
+    http::{Asked, Client, ClientError, RequestError, encode},
     mediator::{
         AccessEntry, AgentEntry, CheckReport, CleanClose, Close, Create, Entry, MediatorStatus,
-        NewAccess, NewToken, Open, Page, PlanPage, Rename, Replace, SetState, TransferPlan,
+        NewAccess, NewToken, Open, Page, PlanBeat, PlanBeaten, PlanPage, Rename, Replace, SetState,
+        TransferPlan,
     },
 };
-use netraid_control::units::{AgentId, PlanId, VolumeId};
-use serde::{Deserialize, Serialize};
-use tokio::{sync::watch, time::Instant};
+use netraid_control::units::{AgentId, PlanId, RequestId, VolumeId};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::sync::watch;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long something is asked again of which no answer came.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
-/// From one asking to the next.
-const RETRY: Duration = Duration::from_millis(500);
 
 /// A mediator; clones share its connections.
 #[derive(Debug, Clone)]
@@ -71,6 +70,18 @@ impl Cluster {
         Ok(Self { client: Client::with_access(access, TIMEOUT)?, held: watch::Sender::new(0) })
     }
 
+    /// The same mediator, which is waited for so long where it is not reached, as while it restarts: each request is sent
+    /// again until then, and carried out once. Without this it is asked once.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { client: self.client.with_patience(patience), ..self }
+    }
+
+    /// The same mediator, which is asked once: for whoever asks again by rules of its own.
+    pub(crate) fn at_once(&self) -> Self {
+        self.clone().with_patience(Duration::ZERO)
+    }
+
     /// The version of documents that is spoken with the mediator; none as long as it has not answered.
     #[must_use]
     pub fn documents(&self) -> Option<u32> {
@@ -94,7 +105,23 @@ impl Cluster {
     /// # Errors
     /// When it is refused: with an offer, where that is for want of space or rate.
     pub async fn create(&self, create: &Create) -> Result<Entry, RequestError> {
-        self.client.post("/v1/names", create).await
+        let id = RequestId(rand::random());
+        let Asked { answer, may_be_done } =
+            self.client.post_again("/v1/names", create, Some(id)).await;
+        let is_known_again = self.documents().is_some_and(|version| version >= WITH_BEATS);
+        match answer {
+            Err(RequestError::Refused(problem))
+                if may_be_done && !is_known_again && problem.code == Code::Exists =>
+            {
+                let detail = format!(
+                    "{}; the answer to the same request was lost before that, so this one may have made it: \
+                     look at it with `netraid stat`",
+                    problem.detail
+                );
+                Err(Problem { detail, ..problem }.into())
+            }
+            answer => answer,
+        }
     }
 
     /// What a name stands for.
@@ -147,7 +174,7 @@ impl Cluster {
     ) -> Result<Entry, RequestError> {
         let (from, to) = (from.to_owned(), to.to_owned());
         let rename = Rename { from, to, replace: false, force: false, id, upload: false };
-        self.client.post("/v1/rename", &rename).await
+        self.rename_once(rename).await
     }
 
     /// Gives something another name as [`Cluster::rename`] does, and removes what has that name, in one
@@ -165,7 +192,7 @@ impl Cluster {
     ) -> Result<Entry, RequestError> {
         let (from, to) = (from.to_owned(), to.to_owned());
         let rename = Rename { from, to, replace: true, force, id, upload: false };
-        self.client.post("/v1/rename", &rename).await
+        self.rename_once(rename).await
     }
 
     /// Gives the name of an upload to it, all of which is there; with `replace`, removes what has that
@@ -182,21 +209,22 @@ impl Cluster {
     ) -> Result<Entry, RequestError> {
         let (from, to, id) = (path.to_owned(), path.to_owned(), Some(id));
         let rename = Rename { from, to, replace, force: false, id, upload: true };
-        let until = Instant::now() + ASK_AGAIN;
-        let mut is_first = true;
-        loop {
-            match self.client.post("/v1/rename", &rename).await {
-                Err(RequestError::Lost { .. }) if Instant::now() < until => {
-                    tokio::time::sleep(RETRY).await;
-                }
-                // It may have been done, and the answer was lost.
-                Err(refused) if !is_first => {
-                    let there = self.stat(path).await.ok().filter(|there| Some(there.id) == id);
-                    return there.ok_or(refused);
-                }
-                named => return named,
+        self.rename_once(rename).await
+    }
+
+    /// Of what is renamed again although it was, the other name says that it was done.
+    async fn rename_once(&self, mut rename: Rename) -> Result<Entry, RequestError> {
+        if rename.id.is_none() {
+            rename.id = Some(self.stat(&rename.from).await?.id);
+        }
+        let Asked { answer, may_be_done } =
+            self.client.post_again("/v1/rename", &rename, None).await;
+        match answer {
+            Err(refused @ RequestError::Refused(_)) if may_be_done => {
+                let there = self.stat(&rename.to).await.ok();
+                there.filter(|there| Some(there.id) == rename.id).ok_or(refused)
             }
-            is_first = false;
+            answer => answer,
         }
     }
 
@@ -205,7 +233,7 @@ impl Cluster {
     /// # Errors
     /// When it is not there, is in use, or a directory that is not empty.
     pub async fn remove(&self, path: &str, force: bool) -> Result<(), RequestError> {
-        self.remove_with(path, force, "").await
+        self.remove_with(path, force, None, "").await
     }
 
     /// Removes a volume; with `force`, although somebody uses it.
@@ -213,7 +241,7 @@ impl Cluster {
     /// # Errors
     /// When it is not there, is no volume, or is in use.
     pub async fn remove_volume(&self, path: &str, force: bool) -> Result<(), RequestError> {
-        self.remove_with(path, force, "&kind=volume").await
+        self.remove_with(path, force, None, "&kind=volume").await
     }
 
     /// Removes the upload of a name, with an id, if it is still that; with `force`, although somebody
@@ -227,13 +255,40 @@ impl Cluster {
         id: Option<VolumeId>,
         force: bool,
     ) -> Result<(), RequestError> {
-        let id = id.map(|id| format!("&id={id}")).unwrap_or_default();
-        self.remove_with(path, force, &format!("&upload=true{id}")).await
+        self.remove_with(path, force, id, "&upload=true").await
     }
 
-    async fn remove_with(&self, path: &str, force: bool, what: &str) -> Result<(), RequestError> {
-        let path = format!("/v1/name?path={}&force={force}{what}", encode(path));
-        self.client.delete::<Nothing>(&path).await.map(drop)
+    /// By its id: what has the name when this is asked again may be something else.
+    async fn remove_with(
+        &self,
+        path: &str,
+        force: bool,
+        id: Option<VolumeId>,
+        what: &str,
+    ) -> Result<(), RequestError> {
+        let id = match id {
+            Some(id) => id,
+            None => self.look(path, what).await?.id,
+        };
+        let named = format!("/v1/name?path={}&force={force}&id={id}{what}", encode(path));
+        let Asked { answer, may_be_done } = self.client.delete_again::<Nothing>(&named).await;
+        match answer {
+            Err(refused @ RequestError::Refused(_)) if may_be_done => {
+                match self.look(path, what).await {
+                    Ok(there) if there.id == id => Err(refused),
+                    Err(lost @ RequestError::Lost { .. }) => Err(lost),
+                    Err(RequestError::Refused(problem)) if problem.code != Code::Absent => {
+                        Err(refused)
+                    }
+                    Ok(_) | Err(RequestError::Refused(_)) => Ok(()),
+                }
+            }
+            answer => answer.map(drop),
+        }
+    }
+
+    async fn look(&self, path: &str, what: &str) -> Result<Entry, RequestError> {
+        self.client.get(&format!("/v1/name?path={}{what}", encode(path))).await
     }
 
     /// Asks for a plan.
@@ -241,7 +296,12 @@ impl Cluster {
     /// # Errors
     /// When it is refused: with an offer, where that is for want of rate.
     pub async fn open(&self, open: &Open) -> Result<TransferPlan, RequestError> {
-        self.client.post("/v1/plans", open).await
+        self.open_asked(open).await.answer
+    }
+
+    /// As [`Cluster::open`]: the same plan says that it is the same request.
+    pub(crate) async fn open_asked(&self, open: &Open) -> Asked<TransferPlan> {
+        self.client.post_again("/v1/plans", open, None).await
     }
 
     /// Prolongs a plan.
@@ -249,7 +309,24 @@ impl Cluster {
     /// # Errors
     /// When it is not in force any more, or nobody answers.
     pub async fn renew(&self, plan: PlanId) -> Result<TransferPlan, RequestError> {
-        self.client.post(&format!("/v1/plans/{plan}/renew"), &Nothing {}).await
+        self.again(&format!("/v1/plans/{plan}/renew"), &Nothing {}).await
+    }
+
+    /// Says that the client of a plan is there.
+    ///
+    /// # Errors
+    /// When the plan is not in force any more, or nobody answers.
+    pub(crate) async fn beat(
+        &self,
+        plan: PlanId,
+        beat: &PlanBeat,
+    ) -> Result<PlanBeaten, RequestError> {
+        self.again(&format!("/v1/plans/{plan}/beat"), beat).await
+    }
+
+    /// Whether the mediator is known to hear of clients by beats of their own.
+    pub(crate) fn hears_beats(&self) -> bool {
+        self.documents().is_some_and(|version| version >= WITH_BEATS)
     }
 
     /// Says what became of what is open.
@@ -257,7 +334,7 @@ impl Cluster {
     /// # Errors
     /// When the plan is not in force any more, or nobody answers.
     pub async fn set_state(&self, plan: PlanId, state: &SetState) -> Result<Entry, RequestError> {
-        self.client.post(&format!("/v1/plans/{plan}/state"), state).await
+        self.again(&format!("/v1/plans/{plan}/state"), state).await
     }
 
     /// Asks for a segment in the place of a lost one.
@@ -269,7 +346,7 @@ impl Cluster {
         plan: PlanId,
         replace: &Replace,
     ) -> Result<TransferPlan, RequestError> {
-        self.client.post(&format!("/v1/plans/{plan}/replace"), replace).await
+        self.again(&format!("/v1/plans/{plan}/replace"), replace).await
     }
 
     /// Gives a plan back, with the key that was drawn for it: nothing that was asked for under it is
@@ -284,7 +361,8 @@ impl Cluster {
         clean_close: Option<CleanClose>,
     ) -> Result<(), RequestError> {
         let close = Close { key: key.clone(), clean_close };
-        self.client.post::<_, Nothing>(&format!("/v1/plans/{plan}/close"), &close).await.map(drop)
+        let path = format!("/v1/plans/{plan}/close");
+        done_before(self.client.post_again::<_, Nothing>(&path, &close, None).await)
     }
 
     /// Ends a plan, and shuts out whoever has it.
@@ -292,7 +370,7 @@ impl Cluster {
     /// # Errors
     /// When nobody answers.
     pub async fn end(&self, plan: PlanId) -> Result<(), RequestError> {
-        self.client.delete::<Nothing>(&format!("/v1/plans/{plan}")).await.map(drop)
+        done_before(self.client.delete_again::<Nothing>(&format!("/v1/plans/{plan}")).await)
     }
 
     /// Plans in force: a page after some plan.
@@ -321,7 +399,16 @@ impl Cluster {
         agent: AgentId,
         change: &str,
     ) -> Result<AgentEntry, RequestError> {
-        self.client.post(&format!("/v1/agents/{agent}/{change}"), &Nothing {}).await
+        self.again(&format!("/v1/agents/{agent}/{change}"), &Nothing {}).await
+    }
+
+    /// Asks for what changes nothing more a second time.
+    async fn again<B: Serialize + Sync, A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<A, RequestError> {
+        self.client.post_again(path, body, None).await.answer
     }
 
     /// A new bearer token.
@@ -354,5 +441,17 @@ impl Cluster {
     /// When nobody answers.
     pub async fn status(&self) -> Result<MediatorStatus, RequestError> {
         self.client.get("/v1/status").await
+    }
+}
+
+/// What is not there a second time was removed by the first one.
+fn done_before(asked: Asked<Nothing>) -> Result<(), RequestError> {
+    match asked.answer {
+        Err(RequestError::Refused(problem))
+            if asked.may_be_done && problem.code == Code::Absent =>
+        {
+            Ok(())
+        }
+        answer => answer.map(drop),
     }
 }

@@ -3,7 +3,7 @@
 use netraid_block::IoError;
 use netraid_cluster::http::{ClientError, RequestError};
 use netraid_control::units::PlanId;
-use netraid_engine::array::ArrayError;
+use netraid_engine::array::{ArrayError, Who};
 
 /// Why something was not done.
 #[derive(Debug, thiserror::Error)]
@@ -35,14 +35,15 @@ pub enum Error {
     },
     /// Another process of this machine writes to it.
     #[error(
-        "{path}: is open to write in another process of this machine (lock {lock}), which goes on; stop \
-         it first"
+        "{path}: is open to write in {who} of this machine (lock {lock}), which goes on; stop it first"
     )]
     InUse {
         /// What was to be opened.
         path: String,
         /// The lock's file.
         lock: String,
+        /// Who has it.
+        who: Who,
     },
     /// It could not be used if it was taken over.
     #[error("{path}: is not taken over, since from here {why}; whoever has it goes on")]

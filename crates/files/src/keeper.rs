@@ -2,7 +2,10 @@
 //!
 //! Invariant: no request is made to the mediator while data waits for it: this task and the array's are two.
 
-use std::time::Duration;
+mod beat;
+mod care;
+
+use std::{mem, time::Duration};
 
 use netraid_block::narrow;
 use netraid_cluster::{
@@ -29,8 +32,10 @@ use tokio::{
 use crate::{
     Cluster, Error,
     cluster::Held,
-    volume::{Order, credentials, spread},
+    volume::{Order, credentials, member_uri, spread},
 };
+use beat::Beat;
+use care::{Care, Condition};
 
 /// From a renewal that had no answer to the next one.
 const RETRY: Duration = Duration::from_secs(1);
@@ -75,6 +80,11 @@ impl Place {
         self.in_array = self.in_array.filter(|own| *own == self.segment);
     }
 
+    /// Whether the array has its segment, and looks for it at an address where it is not.
+    fn is_elsewhere(&self, address: &str) -> bool {
+        self.in_array == Some(self.segment) && self.config.address() != address
+    }
+
     /// What a join that failed left uncertain is seen by the address that the array has there.
     fn learn(&mut self, address: &str) {
         if self.in_array.is_none() && address == self.config.address() {
@@ -93,7 +103,10 @@ enum Whose {
 }
 
 pub(crate) struct Keeper {
+    /// Asked once: what has no answer is asked again by rules of the keeper's own.
     cluster: Cluster,
+    /// Waited for as long as who opened the volume waits.
+    patient: Cluster,
     /// Until the plan is given back.
     held: Held,
     array: Array,
@@ -109,6 +122,8 @@ pub(crate) struct Keeper {
     lost: watch::Sender<Option<String>>,
     /// When the plan ends unless it is renewed: counted from before it was asked for.
     ends_at: Instant,
+    /// When the mediator was last asked for the plan.
+    asked_at: Instant,
     renew_at: Instant,
     look_at: Instant,
     replace_at: Instant,
@@ -117,15 +132,39 @@ pub(crate) struct Keeper {
     renewing: bool,
     replacing: bool,
     telling: bool,
+    /// How the array was when it was last looked at.
+    condition: Condition,
+    /// Says that this client is there, until this is dropped.
+    _beat: Beat,
 }
 
 /// What the mediator said, and when it was asked; or what became of a replacement.
 enum Answer {
     Renewed(Instant, Result<TransferPlan, RequestError>),
     Replaced(Instant, usize, Result<TransferPlan, RequestError>),
-    Joined(usize, SegmentId, Result<(), String>),
+    Joined(usize, SegmentId, Result<(), NotJoined>),
+    /// It says that the plan is not there any more.
+    Gone,
     /// Whether it knows now that these are rebuilt.
     Told(Vec<SegmentId>, Result<(), RequestError>),
+}
+
+/// Why a segment does not take part in the array.
+#[derive(Debug, PartialEq, Eq)]
+enum NotJoined {
+    /// The array pauses: nothing is said of the segment by that.
+    Paused,
+    /// In words.
+    Refused(String),
+}
+
+impl From<ArrayError> for NotJoined {
+    fn from(error: ArrayError) -> Self {
+        if let ArrayError::Paused = error {
+            return Self::Paused;
+        }
+        Self::Refused(error.to_string())
+    }
 }
 
 impl Keeper {
@@ -139,8 +178,11 @@ impl Keeper {
         began: Instant,
     ) -> Self {
         let now = Instant::now();
+        let answers = mpsc::channel(16);
+        let beat = Beat::start(cluster.at_once(), plan.plan, answers.0.clone());
         let mut this = Self {
-            cluster,
+            cluster: cluster.at_once(),
+            patient: cluster,
             held,
             array,
             lock,
@@ -152,13 +194,16 @@ impl Keeper {
             events,
             lost,
             ends_at: now,
+            asked_at: began,
             renew_at: now,
             look_at: now,
             replace_at: now,
-            answers: mpsc::channel(16),
+            answers,
             renewing: false,
             replacing: false,
             telling: false,
+            condition: Condition::Serves,
+            _beat: beat,
         };
         this.holds_from(began);
         this
@@ -176,7 +221,7 @@ impl Keeper {
             tokio::select! {
                 order = orders.recv() => match order {
                     Some(Order::State(state, reply)) => {
-                        let (cluster, plan) = (self.cluster.clone(), self.plan.plan);
+                        let (cluster, plan) = (self.patient.clone(), self.plan.plan);
                         tokio::spawn(async move {
                             let end = cluster.set_state(plan, &state).await;
                             // Whoever asked may have gone.
@@ -228,6 +273,7 @@ impl Keeper {
             return;
         }
         self.renewing = true;
+        self.asked_at = now;
         let (cluster, plan, sender) =
             (self.cluster.clone(), self.plan.plan, self.answers.0.clone());
         tokio::spawn(async move {
@@ -240,34 +286,37 @@ impl Keeper {
     async fn look(&mut self, now: Instant) {
         self.look_at = now + LOOK;
         let Ok(status) = self.array.handle().status().await else { return };
-        // Of an array that has failed every member may be needed as it is.
-        if status.read_only || status.failure.is_some() {
+        if status.read_only {
             return;
         }
-        for (place, member) in self.places.iter_mut().zip(&status.members) {
-            let away = matches!(member.state.as_str(), "faulty" | "missing");
-            place.away_since = away.then(|| place.away_since.unwrap_or(now));
-            if !self.replacing {
-                place.learn(&member.url);
+        let condition = Condition::of(&status);
+        let before = mem::replace(&mut self.condition, condition);
+        self.renew_at = care::renew_at((before, condition), (self.asked_at, self.renew_at), now);
+        let members = &status.members;
+        care::take_note(&mut self.places, condition, members, (now, self.replacing));
+        self.tell_moves(members).await;
+        if condition != Condition::Serves {
+            return;
+        }
+        self.tell_rebuilt(members);
+        if self.replacing || now < self.replace_at {
+            return;
+        }
+        match care::next(&self.places, members, (now, self.replace_after)) {
+            Some(Care::Ask(at)) => self.ask_for_another(at, now),
+            Some(Care::Join(at)) => self.join(at, Whose::New),
+            None => {}
+        }
+    }
+
+    /// Tells the array where its members are, until it has them there: what it learns by looking for one may be older.
+    async fn tell_moves(&self, members: &[MemberStatus]) {
+        for (at, (place, member)) in self.places.iter().zip(members).enumerate() {
+            if place.is_elsewhere(&member.url) {
+                // The array may be closing: then nobody looks for members.
+                let told = self.array.handle().moved(MemberIndex(narrow(at)), place.config.clone());
+                let _ = told.await;
             }
-        }
-        self.tell_rebuilt(&status.members);
-        // Who takes a place is written to, and so are all others: one more that is away comes back first, or is
-        // set aside itself.
-        let is_suspect = status.members.iter().any(|member| member.state == "suspect");
-        if self.replacing || is_suspect || now < self.replace_at {
-            return;
-        }
-        let is_late = |place: &Place| {
-            let away = place.away_since.map(|since| now - since);
-            away.zip(self.replace_after).is_some_and(|(away, patience)| away >= patience)
-        };
-        let late = self.places.iter().position(is_late);
-        let fresh = self.places.iter().position(|place| place.fresh && place.away_since.is_some());
-        match (late, fresh) {
-            (Some(at), _) => self.ask_for_another(at, now),
-            (None, Some(at)) => self.join(at, Whose::New),
-            (None, None) => {}
         }
     }
 
@@ -318,10 +367,7 @@ impl Keeper {
         let member = MemberIndex(narrow(at));
         tokio::spawn(async move {
             let end = match whose {
-                Whose::New => {
-                    let joined = handle.replace(member, config).await;
-                    joined.map_err(|error| error.to_string())
-                }
+                Whose::New => handle.replace(member, config).await.map_err(NotJoined::from),
                 Whose::Own => replace_if_empty(&handle, member, config).await,
             };
             // The keeper has ended: nobody needs it.
@@ -340,6 +386,8 @@ impl Keeper {
                     Err(error) => Self::is_over(&error)?,
                 }
             }
+            // A renewal says so for certain, and why.
+            Answer::Gone => self.renew_at = Instant::now(),
             Answer::Told(segments, end) => {
                 self.telling = false;
                 match end {
@@ -358,7 +406,8 @@ impl Keeper {
                 match answer {
                     Ok(plan) => {
                         self.adopt(asked, plan)?;
-                        if self.places[at].fresh {
+                        // An array that does not serve would refuse it; it is put there when it does.
+                        if self.places[at].fresh && self.condition == Condition::Serves {
                             self.join(at, Whose::New);
                         }
                     }
@@ -369,7 +418,7 @@ impl Keeper {
                             "no segment in the place of a lost one: {error}"
                         );
                         Self::is_over(&error)?;
-                        if error.problem().is_some() {
+                        if error.problem().is_some() && self.condition == Condition::Serves {
                             self.join(at, Whose::Own);
                         }
                     }
@@ -383,7 +432,10 @@ impl Keeper {
                         place.fresh &= place.segment != segment;
                         place.in_array = Some(segment);
                     }
-                    Err(error) => {
+                    Err(NotJoined::Paused) => {
+                        tracing::info!(member = at, "a new segment waits until the array goes on");
+                    }
+                    Err(NotJoined::Refused(error)) => {
                         self.replace_at = Instant::now() + REPLACE_RETRY;
                         tracing::warn!(member = at, "a new segment does not take part: {error}");
                     }
@@ -410,15 +462,28 @@ impl Keeper {
             return Err("the mediator speaks of another array".to_owned());
         }
         let path = &plan.entry.path;
-        for (place, member) in self.places.iter_mut().zip(&plan.members) {
+        for (at, (place, member)) in self.places.iter_mut().zip(&plan.members).enumerate() {
             let told = |error: Error| error.to_string();
             if place.segment == member.segment {
                 place.fresh &= member.fresh;
                 place.is_untold &= member.fresh;
                 place.credentials.send_replace(credentials(path, member).map_err(told)?);
+                // A mediator that has lost sight of an agent does not say where that is: it stays where it was.
+                if let Ok(uri) = member_uri(path, member) {
+                    place.config.uri = uri;
+                    self.look_at = asked;
+                }
             } else {
-                let new = Place::new(path, member, &self.initiator).map_err(told)?;
-                *place = Place { fresh: true, is_untold: true, in_array: place.in_array, ..new };
+                match Place::new(path, member, &self.initiator) {
+                    Ok(new) => {
+                        let (fresh, is_untold, in_array) = (true, true, place.in_array);
+                        *place = Place { fresh, is_untold, in_array, ..new };
+                    }
+                    // Its agent is out of sight: the next renewal says where it is.
+                    Err(error) => {
+                        tracing::warn!(member = at, "a new segment is not reached yet: {error}");
+                    }
+                }
             }
         }
         self.plan = plan;
@@ -451,6 +516,8 @@ impl Keeper {
         let (path, plan, writes) = (plan.entry.path, plan.plan, plan.mode == Mode::Write);
         let shown = path.clone();
         let handle = array.handle().clone();
+        // What closes does not wait for members; an array that has ended is told so below.
+        let _ = handle.pause_no_more().await;
         let closed = tokio::select! {
             closed = array.close() => match closed {
                 Ok(clean_close) => Ok(clean_close),
@@ -517,26 +584,30 @@ async fn replace_if_empty(
     handle: &ArrayHandle,
     member: MemberIndex,
     config: MemberConfig,
-) -> Result<(), String> {
-    let told = |error: ArrayError| error.to_string();
-    let array = handle.status().await.map_err(told)?;
+) -> Result<(), NotJoined> {
+    // It is held against how the array is afterwards: an array that pauses meanwhile, and goes on with it, gives it a newer
+    // label.
     let found = array::examine(vec![config.clone()], netraid_engine::pool()).await;
+    let array = handle.status().await?;
+    if Condition::of(&array) == Condition::Pauses {
+        return Err(NotJoined::Paused);
+    }
     let own = found.into_iter().find_map(|one| one.label).filter(|own| own.name == array.name);
     let is_ahead =
         |own: &LabelReport| (own.generation, own.epoch) > (array.generation, array.epoch);
     match own {
         // What it says the array never was: it was left out, and nothing that it has counts.
         Some(own) if own.array_uuid == array.uuid && is_ahead(&own) => {
-            handle.replace(member, config).await.map_err(told)
+            Ok(handle.replace(member, config).await?)
         }
         Some(own) if own.array_uuid == array.uuid => Ok(()),
         // Its making was cut short, and nobody ever opened it.
-        Some(own) if !own.was_opened() => handle.replace(member, config).await.map_err(told),
-        Some(own) => Err(format!(
+        Some(own) if !own.was_opened() => Ok(handle.replace(member, config).await?),
+        Some(own) => Err(NotJoined::Refused(format!(
             "it has data of another array '{}' ({}): it is left as it is",
             own.name, own.array_uuid
-        )),
-        None => handle.replace(member, config).await.map_err(told),
+        ))),
+        None => Ok(handle.replace(member, config).await?),
     }
 }
 

@@ -33,8 +33,8 @@ const BLOCK_LEN: u32 = 512;
 pub(crate) fn lock(path: &str, id: VolumeId) -> Result<HostLock, Error> {
     let path = path.to_owned();
     HostLock::take(&format!("volume-{id}"), &path).map_err(|error| {
-        if let ArrayError::Locked { path: lock, .. } = error {
-            return Error::InUse { path, lock };
+        if let ArrayError::Locked { path: lock, who, .. } = error {
+            return Error::InUse { path, lock, who };
         }
         Error::Array { path, source: Box::new(error) }
     })

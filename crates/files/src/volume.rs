@@ -10,17 +10,20 @@ use netraid_block::{Device, Pool, TargetUri, narrow};
 use netraid_cluster::{
     Code,
     access::Bearer,
+    http::Asked,
     mediator::{Entry, Kind, Mode, Open, PlanMember, SetState, TransferPlan},
 };
 use netraid_control::units::{PlanId, Rate, VolumeId};
 use netraid_engine::{
     array::{Array, ArrayHandle, Caches, Event, HostLock, MemberConfig},
     bytes::ByteDevice,
+    control::ArrayStatus,
     initiator::{Credentials, Secret},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::{JoinError, JoinHandle},
+    time::Instant,
 };
 
 use crate::{
@@ -35,6 +38,11 @@ use crate::{
 const UNDER_WAY_MAX: u64 = 16 << 20;
 /// How often it is looked whether all members hold everything.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long requests wait for members, as is usual.
+const PAUSE: Duration = Duration::from_secs(60);
+/// Plans that are asked for one after the other where a mediator ended in the middle, at most; from one to the next.
+const PLANS_MAX: u32 = 5;
+const AGAIN: Duration = Duration::from_millis(500);
 /// Events that wait to be fetched; more are dropped, they are in the log too.
 const EVENTS_MAX: usize = 1024;
 
@@ -64,6 +72,9 @@ pub struct VolumeOptions {
     pub kind: Option<Kind>,
     /// How long a member may be away before another segment takes its place; never when none.
     pub replace_after: Option<Duration>,
+    /// How long requests wait while so many members are away that the others cannot serve; zero: the volume fails at once. One
+    /// without a log, or to read, always does.
+    pub pause: Duration,
     /// iSCSI name of this side; one of this host when none.
     pub initiator: Option<String>,
     /// What the array keeps in memory.
@@ -86,6 +97,7 @@ impl VolumeOptions {
             id: None,
             kind: None,
             replace_after: Some(Duration::from_secs(30)),
+            pause: PAUSE,
             initiator: None,
             caches: Caches::default(),
         }
@@ -115,6 +127,54 @@ pub(crate) enum Order {
     State(SetState, oneshot::Sender<Result<Entry, Error>>),
     /// Close the array, then give the plan back.
     Close(Option<u64>, oneshot::Sender<Result<(), Error>>),
+}
+
+/// Asks for a plan; with what was asked for, the key by which it is closed, and when that was asked.
+async fn ask_for_plan(
+    cluster: &Cluster,
+    path: &str,
+    options: &VolumeOptions,
+    id: Option<VolumeId>,
+) -> Result<(TransferPlan, Open, Bearer, Instant), Error> {
+    let mut attempts = 0;
+    loop {
+        let (plan, close_key) = (PlanId(rand::random()), Bearer::draw());
+        let open = Open {
+            path: path.to_owned(),
+            mode: options.mode,
+            initiator: options.initiator.clone().unwrap_or_else(|| initiator_name(plan)),
+            rate: options.rate,
+            limit: options.limit,
+            request_bytes: Some(options.request_bytes),
+            degraded: options.degraded,
+            // Clamped: so long is as good as for ever.
+            for_ms: options.term.map(|term| u64::try_from(term.as_millis()).unwrap_or(u64::MAX)),
+            take_over: options.take_over,
+            plan: Some(plan),
+            close_key: Some(close_key.clone()),
+            upload: options.upload,
+            id,
+            kind: options.kind,
+        };
+        let began = Instant::now();
+        let Asked { answer, may_be_done } = cluster.open_asked(&open).await;
+        let error = match answer {
+            Ok(granted) => return Ok((granted, open, close_key, began)),
+            Err(error) => error,
+        };
+        // It may have been granted all the same: then nobody else is to wait for its end.
+        let code = error.problem().map(|problem| problem.code);
+        if may_be_done || matches!(code, None | Some(Code::Internal | Code::Unavailable)) {
+            let _ = cluster.at_once().close(plan, &close_key, None).await;
+        }
+        attempts += 1;
+        // A mediator that ended in the middle took the plan back at its next start, and that does not come again.
+        let is_taken_back = may_be_done && code == Some(Code::Conflict);
+        if !is_taken_back || attempts == PLANS_MAX {
+            return Err(error.into());
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 impl Volume {
@@ -152,37 +212,8 @@ impl Volume {
             let prepared = takeover::prepare(&cluster, path, &options).await?;
             (id, lock) = (id.or(Some(prepared.0)), prepared.1);
         }
-        let (plan, close_key) = (PlanId(rand::random()), Bearer::draw());
-        let initiator = options.initiator.clone().unwrap_or_else(|| initiator_name(plan));
-        let open = Open {
-            path: path.to_owned(),
-            mode: options.mode,
-            initiator: initiator.clone(),
-            rate: options.rate,
-            limit: options.limit,
-            request_bytes: Some(options.request_bytes),
-            degraded: options.degraded,
-            // Clamped: so long is as good as for ever.
-            for_ms: options.term.map(|term| u64::try_from(term.as_millis()).unwrap_or(u64::MAX)),
-            take_over: options.take_over,
-            plan: Some(plan),
-            close_key: Some(close_key.clone()),
-            upload: options.upload,
-            id,
-            kind: options.kind,
-        };
-        let began = tokio::time::Instant::now();
-        let granted = match cluster.open(&open).await {
-            Ok(granted) => granted,
-            Err(error) => {
-                // It may have been granted all the same: then nobody else is to wait for its end.
-                let code = error.problem().map(|problem| problem.code);
-                if matches!(code, None | Some(Code::Internal | Code::Unavailable)) {
-                    let _ = cluster.close(plan, &close_key, None).await;
-                }
-                return Err(error.into());
-            }
-        };
+        let (granted, open, close_key, began) = ask_for_plan(&cluster, path, &options, id).await?;
+        let (plan, initiator) = (granted.plan, open.initiator);
         let opened = match (lock, options.mode) {
             (None, Mode::Write) => takeover::lock(path, granted.entry.id).map(Some),
             (lock, _) => Ok(lock),
@@ -199,7 +230,7 @@ impl Volume {
                 // What it sent last may still be under way, unless it only looked.
                 let stopped = is_as_before.then_some((&close_key, granted.clean_close));
                 // Why it is not open is said before that it was not given back.
-                let _ = give_back(&cluster, plan, stopped, GIVE_BACK).await;
+                let _ = give_back(&cluster.at_once(), plan, stopped, GIVE_BACK).await;
                 return Err(error);
             }
         };
@@ -212,7 +243,7 @@ impl Volume {
         (granted, close_key): (TransferPlan, Bearer),
         (array, places, lock): (Array, Vec<Place>, Option<HostLock>),
         (initiator, replace_after): (String, Option<Duration>),
-        began: tokio::time::Instant,
+        began: Instant,
     ) -> Self {
         let (device, handle) = (array.device().clone(), array.handle().clone());
         let notes = array.notes().to_vec();
@@ -295,10 +326,23 @@ impl Volume {
     /// # Errors
     /// When the array has ended.
     pub async fn whole(&self, limit: Duration) -> Result<bool, Error> {
-        let end = tokio::time::Instant::now() + limit;
+        self.whole_shown(limit, |_| {}).await
+    }
+
+    /// The same; each look at how the array is is shown.
+    ///
+    /// # Errors
+    /// As of [`Self::whole`].
+    pub async fn whole_shown(
+        &self,
+        limit: Duration,
+        mut show: impl FnMut(&ArrayStatus),
+    ) -> Result<bool, Error> {
+        let end = Instant::now() + limit;
         loop {
             let status = self.handle.status().await.map_err(|_| self.ended())?;
-            match (status.state.as_str(), tokio::time::Instant::now() < end) {
+            show(&status);
+            match (status.state.as_str(), Instant::now() < end) {
                 ("optimal", _) => return Ok(true),
                 ("failed", _) | (_, false) => return Ok(false),
                 (_, true) => tokio::time::sleep(LOOK).await,
@@ -370,9 +414,7 @@ const REFUSAL_LIMIT_OF_A_RATE: Duration = Duration::from_millis(200);
 impl Place {
     /// How a member of a plan is reached.
     pub(crate) fn new(path: &str, member: &PlanMember, initiator: &str) -> Result<Self, Error> {
-        let wrong = |why: String| Error::Plan { path: path.to_owned(), why };
-        let address = format!("iscsi://{}/{}/0", member.portal, member.target);
-        let uri = TargetUri::parse(&address).map_err(|error| wrong(error.to_string()))?;
+        let uri = member_uri(path, member)?;
         let (credentials, live) = watch::channel(credentials(path, member)?);
         let mut config = MemberConfig::new(uri, None);
         config.live_credentials = Some(live);
@@ -400,6 +442,13 @@ fn patience(promised: Rate) -> Duration {
     // No rate: the longest.
     let ms = (UNDER_WAY_MAX * 1000).checked_div(promised.0).unwrap_or(u64::MAX);
     Duration::from_millis(ms).clamp(Duration::from_secs(5), Duration::from_secs(30))
+}
+
+/// Where a member of a plan is.
+pub(crate) fn member_uri(path: &str, member: &PlanMember) -> Result<TargetUri, Error> {
+    let address = format!("iscsi://{}/{}/0", member.portal, member.target);
+    let wrong = |why: String| Error::Plan { path: path.to_owned(), why };
+    TargetUri::parse(&address).map_err(|error| wrong(error.to_string()))
 }
 
 /// The token that opens a member of a plan.

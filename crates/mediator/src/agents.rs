@@ -14,6 +14,7 @@ use netraid_cluster::{
     vet::{self, Unfit, url_host},
 };
 use netraid_control::{
+    clocks::{Clock, Difference, News},
     placement,
     text::shown,
     units::{AgentId, Rate, Resources},
@@ -172,6 +173,8 @@ struct Agent {
     has_beaten: bool,
     /// The version of documents that is spoken with it; none while it was not heard of.
     documents: Option<u32>,
+    /// By what it said with its last heartbeats.
+    clock: Clock,
     link: Link,
     debits: BTreeMap<u64, Debit>,
 }
@@ -272,6 +275,7 @@ impl Agents {
             service: stored.service,
             has_beaten: stored.has_beaten,
             documents: None,
+            clock: Clock::default(),
             link,
             debits: BTreeMap::new(),
         };
@@ -297,6 +301,16 @@ impl Agents {
         if agent.documents.replace(version) != Some(version) {
             tracing::info!("agent {id}: documents of version {version} are spoken with it");
         }
+    }
+
+    /// An agent said what its clock shows, or nothing of it: what is new by that.
+    pub(crate) fn handle_clock(&self, id: AgentId, said: Option<Difference>) -> Option<News> {
+        lock(&self.table).agents.get_mut(&id)?.clock.handle_beat(said)
+    }
+
+    /// How far an agent's clock is from this one.
+    pub(crate) fn clock(&self, id: AgentId) -> Option<Difference> {
+        lock(&self.table).agents.get(&id)?.clock.difference()
     }
 
     pub(crate) fn set_service(&self, id: AgentId, service: Service) {
@@ -378,6 +392,7 @@ impl Agents {
             silent_ms: u64::try_from(agent.heard.elapsed().as_millis()).unwrap_or(u64::MAX),
             segments: 0,
             documents: agent.documents,
+            clock_ahead_ms: agent.clock.difference().map(|difference| difference.ahead_ms),
         };
         lock(&self.table).agents.values().map(entry).collect()
     }

@@ -12,24 +12,25 @@ use axum::{
     Json, Router,
     body::Bytes,
     extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Path, State},
-    http::request::Parts,
+    http::{HeaderMap, request::Parts},
     routing::{delete, get, post, put},
 };
 use netraid_cluster::{
     Code, Problem,
     access::Role,
     audit::{LogPage, ReadLog},
-    documents,
+    documents::{self, WITH_BEATS},
+    http::REQUEST,
     mediator::{
         AccessEntry, AgentEntry, Beat, Beaten, CheckReport, Close, Create, Entry, Join, Joined,
-        List, MediatorStatus, Mode, Named, NewAccess, NewToken, Open, PAGE_MAX, Page, PlanEntry,
-        PlanPage, Rename, Replace, SetState, TransferPlan,
+        List, MediatorStatus, Mode, Named, NewAccess, NewToken, Open, PAGE_MAX, Page, PlanBeat,
+        PlanBeaten, PlanEntry, PlanPage, Rename, Replace, SetState, TransferPlan,
     },
     serve::bearer,
 };
 use netraid_control::{
     text::shown,
-    units::{AgentId, PlanId},
+    units::{AgentId, IdError, PlanId},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use utoipa::{
@@ -40,9 +41,10 @@ use utoipa::{
 use crate::{
     access::Caller,
     agents::Service,
-    audit, check,
+    audit, check, clients,
     core::Core,
-    create, end, join,
+    create::{self, Repeatable},
+    end, join, lock,
     names::{self, Path as NamePath},
     open,
     plan::Plan,
@@ -78,7 +80,7 @@ pub fn openapi() -> String {
 #[openapi(
     info(title = "netraid mediator", version = "1", description = "Names, volumes, data, transfer plans, agents."),
     paths(
-        create_name, list_names, stat_name, remove_name, rename_name, open_plan, renew_plan,
+        create_name, list_names, stat_name, remove_name, rename_name, open_plan, renew_plan, beat_plan,
         set_state, replace_member, close_plan, end_plan, list_plans, list_agents, join_agent, beat_agent,
         drain_agent, undrain_agent, retire_agent, make_access, list_access, remove_access,
         read_log, check_all, status
@@ -109,6 +111,7 @@ pub(crate) fn router(core: Arc<Core>) -> Router {
         .route("/v1/plans/{id}", delete(end_plan))
         .route("/v1/plans/{id}/close", post(close_plan))
         .route("/v1/plans/{id}/renew", post(renew_plan))
+        .route("/v1/plans/{id}/beat", post(beat_plan))
         .route("/v1/plans/{id}/state", post(set_state))
         .route("/v1/plans/{id}/replace", post(replace_member))
         .route("/v1/agents", get(list_agents).post(join_agent))
@@ -225,14 +228,29 @@ async fn to_the_end<T: Send + 'static>(
 /// Make a volume, data, or a directory
 #[utoipa::path(post, path = "/v1/names", request_body = Create,
     responses((status = 200, body = Entry), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn create_name(State(core): State<Arc<Core>>, who: Who, bytes: Bytes) -> Answer<Entry> {
+async fn create_name(
+    State(core): State<Arc<Core>>,
+    who: Who,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Answer<Entry> {
     who.has(&core, "create names", CLIENTS)?;
+    let request = repeatable(&who, &headers)?;
     let create: Create = body(&bytes)?;
     let (kind, path, size) = (create.kind, &create.path, create.size_bytes);
     let how = if create.replaces.is_some() { ", replacing it" } else { "" };
     let what = format!("create {kind:?} {}{path} of {size} bytes{how}", upload(create.upload));
     let shared = Arc::clone(&core);
-    noted(&core, &who, what, to_the_end(async move { create::create(&shared, create).await })).await
+    let work = to_the_end(async move { create::create(&shared, create, request).await });
+    noted(&core, &who, what, work).await
+}
+
+/// By what a request is known when it is sent again, where it says that.
+fn repeatable(who: &Who, headers: &HeaderMap) -> Result<Option<Repeatable>, Problem> {
+    let Some(said) = headers.get(REQUEST) else { return Ok(None) };
+    let said = said.to_str().unwrap_or_default();
+    let wrong = |why: IdError| Problem::invalid(format!("the header {REQUEST}: {why}"));
+    Ok(Some(Repeatable { id: said.parse().map_err(wrong)?, owner: who.0.id }))
 }
 
 /// What is in a directory, in the order of names
@@ -357,6 +375,19 @@ async fn renew_plan(
     noted(&core, &who, format!("renew plan {plan}"), work).await
 }
 
+/// Say that the client of a plan is there
+#[utoipa::path(post, path = "/v1/plans/{id}/beat", params(("id" = String, Path)), request_body = PlanBeat,
+    responses((status = 200, body = PlanBeaten), (status = "4XX", body = Problem)))]
+async fn beat_plan(
+    State(core): State<Arc<Core>>,
+    who: Who,
+    Path(plan): Path<String>,
+    bytes: Bytes,
+) -> Answer<PlanBeaten> {
+    who.has(&core, "speak for plans", READERS)?;
+    clients::beat(&core, who.owner(), id(&plan)?, body(&bytes)?).await.map(Json)
+}
+
 /// Say what became of a volume that is open to write
 #[utoipa::path(post, path = "/v1/plans/{id}/state", params(("id" = String, Path)), request_body = SetState,
     responses((status = 200, body = Entry), (status = "4XX", body = Problem)))]
@@ -455,12 +486,22 @@ async fn list_plans(
                 initiator: plan.record.initiator,
                 rate: plan.record.rate,
                 until: plan.until,
+                process: None,
+                silent_ms: None,
             })
         };
         let entries = plans.usable.into_iter().map(entry).collect::<rusqlite::Result<_>>()?;
         Ok(Ok(PlanPage { entries, next }))
     });
-    page.await.map(Json)
+    let mut page = page.await?;
+    let (clients, now_ms) = (lock(&core.clients), core.running_ms());
+    for entry in page.entries.iter_mut().filter(|_| who.1 >= WITH_BEATS) {
+        let found = clients.find(now_ms, entry.plan);
+        entry.process = found.map(|(process, _)| process.clone());
+        entry.silent_ms = found.map(|(_, silent_ms)| silent_ms);
+    }
+    drop(clients);
+    Ok(Json(page))
 }
 
 /// All agents

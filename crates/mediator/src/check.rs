@@ -20,6 +20,7 @@ use netraid_cluster::{
 };
 use netraid_control::{
     ledger::{Allotment, ENTRIES_PER_MEDIATOR_MAX, State},
+    retry::Failure,
     units::{AgentId, AllotmentId, Moment, PlanId, Resources, SegmentId, VolumeId},
 };
 
@@ -198,7 +199,11 @@ async fn found(
     core: &Core,
     agent: AgentId,
 ) -> Result<(Vec<Allotment>, BTreeMap<SegmentId, Found>), NotFound> {
-    let none = || RequestError::Lost { url: agent.to_string(), why: "it is not known".to_owned() };
+    let none = || RequestError::Lost {
+        url: agent.to_string(),
+        why: "it is not known".to_owned(),
+        failure: Failure::Final,
+    };
     let client = core.agents.link(agent).ok_or_else(none)?.client().ok_or_else(nowhere)?;
     let mut allotments: Vec<Allotment> = Vec::new();
     let (mut pages, mut after) = (Pages::of_at_most(PAGE_MAX, LIST_MAX), String::new());

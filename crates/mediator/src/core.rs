@@ -6,10 +6,13 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
+use netraid_block::narrow;
 use netraid_cluster::{Problem, now, store::Store};
 use netraid_control::{
+    clients::Clients,
     keys::{KEY_LEN, Ring, RootKey, Rotation},
     raise::Beliefs,
     units::{AgentId, MediatorId, Moment, PlanId, VolumeId},
@@ -49,6 +52,10 @@ pub(crate) struct Core {
     pub(crate) beliefs: Mutex<Beliefs>,
     /// Agents that were told of plans that are over and whose rows are set aside, until those are forgotten.
     pub(crate) told_aside: Mutex<BTreeMap<PlanId, (Moment, BTreeSet<AgentId>)>>,
+    /// Clients of plans that were heard of since the mediator started.
+    pub(crate) clients: Mutex<Clients>,
+    /// When that was.
+    pub(crate) began: Instant,
     /// Something is to be done in the background.
     pub(crate) wake: Notify,
     pub(crate) audit: Audit,
@@ -147,6 +154,11 @@ impl Core {
         .await?;
         *lock(&self.keys) = ring;
         Ok(())
+    }
+
+    /// Milliseconds since the mediator started.
+    pub(crate) fn running_ms(&self) -> u64 {
+        narrow(self.began.elapsed().as_millis())
     }
 
     /// Notes what somebody did, and what came of it.

@@ -16,7 +16,8 @@ use netraid_control::{
     ledger::{Hold, Purpose},
     placement::{self, Domain, Placement, Refusal, Wanted, Why, place},
     promise,
-    units::{AgentId, Rate, Resources, SegmentId, VolumeId},
+    retry::made_by,
+    units::{AgentId, Rate, RequestId, Resources, SegmentId, VolumeId},
 };
 use netraid_raid::geometry::Level;
 use rusqlite::Connection;
@@ -24,6 +25,7 @@ use rusqlite::Connection;
 use crate::{
     book::{HOLD_MS, Work, book, is_final},
     choice::Choices,
+    clients,
     core::Core,
     end,
     link::AskError,
@@ -37,19 +39,95 @@ use crate::{
 const ATTEMPTS_MAX: usize = 3;
 /// Bytes of anything; far beyond what agents have.
 const SIZE_MAX: u64 = 1 << 60;
+/// Ids that one request has for what it makes: no more are used than members are chosen anew.
+const IDS_MAX: u32 = 16;
+/// How long a request that was sent before is waited for, in looks of [`LOOK`].
+const LOOKS_MAX: u32 = 200;
+/// From one look to the next.
+const LOOK: Duration = Duration::from_millis(100);
 /// From one attempt to make segments to the next.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Makes something with a name.
-pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Problem> {
+/// A request that may be sent again, and whose it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Repeatable {
+    pub(crate) id: RequestId,
+    pub(crate) owner: u64,
+}
+
+impl Repeatable {
+    fn ids(self) -> impl Iterator<Item = VolumeId> {
+        (0..IDS_MAX).map(move |attempt| made_by(self.id, self.owner, attempt))
+    }
+}
+
+/// Makes something with a name; what a request made that is sent again it does not make once more.
+pub(crate) async fn create(
+    core: &Arc<Core>,
+    create: Create,
+    request: Option<Repeatable>,
+) -> Result<Entry, Problem> {
     let path = Path::new(&create.path, create.upload)?;
     check(&create)?;
-    let wanted = wanted(&create)?;
+    let Some(request) = request else { return create_new(core, (&path, &create), None).await };
+    if let Some(entry) = made_before(core, &path, request).await? {
+        return Ok(entry);
+    }
+    match create_new(core, (&path, &create), Some(request)).await {
+        // The one before was still under way, and has taken the name meanwhile.
+        Err(problem) if problem.code == Code::Exists => {
+            made_before(core, &path, request).await?.ok_or(problem)
+        }
+        created => created,
+    }
+}
+
+/// What a request made that was sent before; waits while it is being made.
+async fn made_before(
+    core: &Arc<Core>,
+    path: &Path,
+    request: Repeatable,
+) -> Result<Option<Entry>, Problem> {
+    for _ in 0..LOOKS_MAX {
+        let at = path.clone();
+        let found = look(&core.store, move |connection| {
+            let Some((above, own)) = at.split() else { return Ok(Ok(None)) };
+            let Ok(parent) = names::directory(connection, above)? else { return Ok(Ok(None)) };
+            let there = names::child(connection, parent, own)?;
+            let Some(name) = there.filter(|name| request.ids().any(|id| id == name.id)) else {
+                return Ok(Ok(None));
+            };
+            let volume = Volume::load(connection, name.id)?;
+            Ok(Ok(Some((name, volume))))
+        });
+        match found.await? {
+            None => return Ok(None),
+            Some((name, volume)) if !name.is_pending => {
+                return Ok(Some(entry(core, &name, path.text(), volume.as_ref())));
+            }
+            Some(_) => tokio::time::sleep(LOOK).await,
+        }
+    }
+    let detail = format!("{path} is still being made by a request that was sent before; ask again");
+    Err(Problem::new(Code::Unavailable, detail))
+}
+
+async fn create_new(
+    core: &Arc<Core>,
+    (path, create): (&Path, &Create),
+    request: Option<Repeatable>,
+) -> Result<Entry, Problem> {
+    let wanted = wanted(create)?;
     if let Some(replaced) = create.replaces {
-        throw_away(core, &path, replaced, wanted.as_ref()).await?;
+        match throw_away(core, path, replaced, wanted.as_ref()).await {
+            // The same request threw it away when it was sent before.
+            Err(problem) if problem.code == Code::Absent && request.is_some() => {}
+            thrown => thrown?,
+        }
     }
     let mut made = Vec::new();
-    let created = create_chosen(core, (&path, &create), wanted.as_ref(), &mut made).await;
+    let at = (path, create, request);
+    let created = create_chosen(core, at, wanted.as_ref(), &mut made).await;
     if created.is_err() && !made.is_empty() {
         let unmake = change(&core.store, move |connection| {
             Ok(Ok(names::unmake_directories(connection, &made)?))
@@ -63,13 +141,13 @@ pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Pr
 /// chosen. Directories that are new are `made`, whatever comes of it.
 async fn create_chosen(
     core: &Arc<Core>,
-    (path, create): (&Path, &Create),
+    (path, create, repeatable): (&Path, &Create, Option<Repeatable>),
     wanted: Option<&Wanted>,
     made: &mut Vec<VolumeId>,
 ) -> Result<Entry, Problem> {
     let mut choices = Choices::default();
     loop {
-        let id = VolumeId(rand::random());
+        let id = new_id(core, repeatable).await?;
         let _busy = core.busy_volumes.enter(id);
         let (at, request) = (path.clone(), create.clone());
         let (name, new) =
@@ -105,6 +183,20 @@ async fn create_chosen(
         end::finish_removal(core, id).await;
         refresh_all(core).await;
     }
+}
+
+/// The id of something new: of a request that may be sent again, the first of its own that nothing has.
+async fn new_id(core: &Arc<Core>, request: Option<Repeatable>) -> Result<VolumeId, Problem> {
+    let Some(request) = request else { return Ok(VolumeId(rand::random())) };
+    let free = look(&core.store, move |connection| {
+        for id in request.ids() {
+            if names::by_id(connection, id)?.is_none() && !Volume::is_there(connection, id)? {
+                return Ok(Ok(Some(id)));
+            }
+        }
+        Ok(Ok(None))
+    });
+    Ok(free.await?.unwrap_or_else(|| VolumeId(rand::random())))
 }
 
 fn check(create: &Create) -> Result<(), Problem> {
@@ -538,8 +630,12 @@ pub(crate) fn entry(core: &Core, name: &Name, path: String, volume: Option<&Volu
 /// answer.
 pub(crate) async fn remove(core: &Arc<Core>, named: Named) -> Result<(), Problem> {
     let path = Path::new(&named.path, named.upload)?;
+    let paths = [path.clone()];
     let removed = change(&core.store, move |connection| begin_removal(connection, &path, &named));
-    let (id, is_volume) = removed.await?;
+    let (id, is_volume) = match removed.await {
+        Ok(removed) => removed,
+        Err(problem) => return Err(clients::with_holder(core, problem, &paths).await),
+    };
     core.names.fetch_sub(1, Ordering::Relaxed);
     if is_volume {
         end::finish_removal(core, id).await;

@@ -104,6 +104,7 @@ async fn finish(
         }
     });
     let (plan, volume) = ending.await?;
+    lock(&core.clients).handle_ended(id);
     let told = async {
         let raised = async {
             if let Some(volume) = volume.filter(|volume| !volume.lease.is_raised()) {

@@ -11,17 +11,22 @@ use netraid_cluster::{
     Code, Problem,
     access::{Bearer, Role},
     mediator::{AgentEntry, Beat, Beaten, Join, Joined, NewAccess},
+    now,
     tls::authority_keys,
     vet::{self, url_host},
 };
-use netraid_control::{text::shown, units::AgentId};
+use netraid_control::{
+    clocks::{Difference, News},
+    text::shown,
+    units::AgentId,
+};
 use rusqlite::Connection;
 
 use crate::{
     access::Caller,
     agents::{AGENTS_MAX, AgentError, BEAT, Service, Stored},
     core::Core,
-    lock,
+    lock, names,
     store::{Sql, change},
     volume,
 };
@@ -30,6 +35,8 @@ use crate::{
 const TOKEN_LEN: std::ops::RangeInclusive<usize> = 16..=512;
 /// Bytes of an authority in PEM.
 const AUTHORITY_LEN_MAX: usize = 64 << 10;
+/// Volumes that are named of an agent that is not retired.
+const NAMED_MAX: u32 = 20;
 /// How long a name may take to become addresses.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -151,7 +158,8 @@ pub(crate) async fn beat(
     beat: Beat,
 ) -> Result<Beaten, Problem> {
     let asked = Instant::now();
-    let Beat { status, keys_mark } = beat;
+    let Beat { status, keys_mark, clock } = beat;
+    let said = clock.map(|clock| Difference::between(clock, now()));
     if status.agent != id {
         return Err(Problem::invalid("a status of another agent"));
     }
@@ -188,6 +196,10 @@ pub(crate) async fn beat(
     }
     core.agents.handle_status(status, asked);
     core.agents.handle_documents(id, version);
+    if let Some(news) = core.agents.handle_clock(id, said) {
+        tell_clock(core, id, news);
+    }
+    let clock_ahead_ms = core.agents.clock(id).map(|difference| difference.ahead_ms);
     let ring = lock(&core.keys).of_agent(core.id, id);
     // Also where this store is an older copy, and other keys have these numbers now.
     let is_other = ring.mark() != keys_mark;
@@ -196,7 +208,24 @@ pub(crate) async fn beat(
         keys: is_other.then(|| ring.expose()),
         draining: service != Service::Serving,
         retired: service == Service::Retired,
+        clock_ahead_ms,
     })
+}
+
+/// Says what is new of an agent's clock, in the log and in the audit log.
+fn tell_clock(core: &Core, id: AgentId, news: News) {
+    let named = core.agents.named(id);
+    let outcome = match news {
+        News::Off(difference) => {
+            tracing::warn!("{named}: {difference}");
+            difference.to_string()
+        }
+        News::Right => {
+            tracing::warn!("{named}: its clock is right again");
+            "it is right again".to_owned()
+        }
+    };
+    core.audit.note(&core.store, &named, Role::Agent.name(), "its clock", &outcome);
 }
 
 /// All agents.
@@ -251,8 +280,10 @@ fn retire_or_set(
     if service == Service::Retired {
         let segments = volume::count_segments(connection, id)?;
         if segments > 0 {
+            let named = named_on(connection, id)?;
             let detail = format!(
-                "agent {id} has {segments} segments; drain it, replace those, then retire it"
+                "agent {id} has {segments} segments, of {named}; drain it, stop it where it is not lost, have each of those \
+                 healed (`netraid volume heal PATH`), then retire it"
             );
             return Ok(Err(Problem::new(Code::Conflict, detail)));
         }
@@ -261,6 +292,19 @@ fn retire_or_set(
     stored.service = service;
     stored.save(connection)?;
     Ok(Ok(()))
+}
+
+/// What has segments on an agent, by its path, as much of it as a line takes.
+fn named_on(connection: &Connection, id: AgentId) -> Sql<String> {
+    let mut paths = Vec::new();
+    for volume in volume::some_on(connection, id, NAMED_MAX + 1)? {
+        let path = names::path_of(connection, volume)?;
+        paths.push(path.map_or_else(|| format!("volume {volume}"), |path| path.to_string()));
+    }
+    let more = paths.len() > narrow::<_, usize>(NAMED_MAX);
+    paths.truncate(narrow(NAMED_MAX));
+    let more = if more { ", and others" } else { "" };
+    Ok(format!("{}{more}", paths.join(", ")))
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod audit;
 mod book;
 mod check;
 mod choice;
+mod clients;
 mod core;
 mod create;
 mod end;
@@ -44,6 +45,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    time::Instant,
 };
 
 use netraid_cluster::{
@@ -212,6 +214,7 @@ impl Mediator {
                 served.map_err(|error| MediatorError::Ended(error.to_string()))
             }
             problem = background => Err(ended(problem)),
+            never = clients::tick(&self.core) => match never {},
         }
     }
 }
@@ -263,6 +266,8 @@ async fn load(store: Store, term_ms: u64) -> Result<Core, String> {
         known: Mutex::default(),
         beliefs: Mutex::default(),
         told_aside: Mutex::default(),
+        clients: Mutex::default(),
+        began: Instant::now(),
         wake: tokio::sync::Notify::new(),
         audit: Audit::default(),
     })

@@ -21,7 +21,7 @@ use netraid_cluster::{
     agent::{AgentStatus, Answer, Done, Fault, FaultCode, Operation},
     http::{Client, RequestError},
 };
-use netraid_control::text::shown;
+use netraid_control::{retry::Failure, text::shown};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::lock;
@@ -237,7 +237,11 @@ async fn exchange(items: Vec<Item>, shared: &Shared) -> Exchanged {
 
 /// It is not known where an agent is.
 pub(crate) fn nowhere() -> RequestError {
-    RequestError::Lost { url: "agent".to_owned(), why: "it is not known where it is".to_owned() }
+    RequestError::Lost {
+        url: "agent".to_owned(),
+        why: "it is not known where it is".to_owned(),
+        failure: Failure::Final,
+    }
 }
 
 /// A fault that may be passed on: what an agent says is read by others.

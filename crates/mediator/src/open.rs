@@ -33,7 +33,8 @@ use rusqlite::Connection;
 use crate::{
     access::{self, Caller},
     book::{self, HOLD_MS, Work, book},
-    core::Core,
+    clients,
+    core::{BusyGuard, Core},
     create::{entry, refusal, silent, unavailable},
     end::end_plan,
     link::AskError,
@@ -48,6 +49,10 @@ use crate::{
 
 /// How long one agent is waited for: others of the volume may be enough.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(3);
+/// How long a request of the same plan is waited for, in looks of [`LOOK`].
+const LOOKS_MAX: u32 = 100;
+/// From one look to the next.
+const LOOK: Duration = Duration::from_millis(100);
 /// How often rates are booked anew when agents refuse what they said they have.
 const ATTEMPTS_MAX: usize = 3;
 /// Bytes of an iSCSI name (RFC 7143, section 4.2.7.1).
@@ -104,18 +109,36 @@ pub(crate) async fn open(
     let path = Path::new(&open.path, open.upload)?;
     let for_ms = check(core, &open)?;
     let id = open.plan.unwrap_or_else(|| PlanId(rand::random()));
-    let busy = core.busy_plans.enter(id);
-    let under_way = || Problem::new(Code::Conflict, format!("plan {id} is under way; ask again"));
-    let _busy = busy.ok_or_else(under_way)?;
+    let _busy = alone_with(core, id).await?;
     let owner = (caller.id, caller.role);
-    let take_over = match open.take_over {
+    let paths = [path.clone()];
+    // Who may only read shuts nobody out.
+    let may_end = caller.role != Role::Reader && !open.take_over;
+    let follows = may_end && clients::are_gone(core, &path, open.mode).await?;
+    let mut take_over = match open.take_over || follows {
         true => takeover::judge(core, (&path, id), &open, for_ms).await?,
         false => None,
     };
+    if follows && take_over.is_some() {
+        // They may have been heard of since.
+        if clients::are_gone(core, &path, open.mode).await? {
+            tracing::warn!("{path} is taken over: the clients that have it are silent");
+            core.note(
+                caller,
+                &format!("take {path} over from silent clients"),
+                &Ok::<_, Problem>(()),
+            );
+        } else {
+            take_over = None;
+        }
+    }
     let begun = change(&core.store, move |connection| {
         begin(connection, (&path, take_over), &open, id, owner, for_ms)
     });
-    let (mut opened, is_new) = begun.await?;
+    let (mut opened, is_new) = match begun.await {
+        Ok(begun) => begun,
+        Err(problem) => return Err(clients::with_holder(core, problem, &paths).await),
+    };
     if !is_new {
         return renew_opened(core, opened).await;
     }
@@ -127,6 +150,17 @@ pub(crate) async fn open(
         take_back(core, opened.plan).await?;
     }
     granted
+}
+
+/// Alone with a plan from then on: a request that was sent before, and whose client asks again, is waited for.
+async fn alone_with(core: &Core, id: PlanId) -> Result<BusyGuard<PlanId>, Problem> {
+    for _ in 0..LOOKS_MAX {
+        if let Some(busy) = core.busy_plans.enter(id) {
+            return Ok(busy);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Err(Problem::new(Code::Unavailable, format!("plan {id} is under way; ask again")))
 }
 
 /// Takes back a plan that is not given: its lease is free, and what agents have for it ends. Those that

@@ -12,6 +12,7 @@ use netraid_control::{lease::Access, units::VolumeId};
 use rusqlite::Connection;
 
 use crate::{
+    clients,
     core::Core,
     create::{drop_named, entry},
     end,
@@ -33,8 +34,12 @@ struct Renamed {
 pub(crate) async fn rename(core: &Arc<Core>, rename: Rename) -> Result<Entry, Problem> {
     let (from, to) = (Path::new(&rename.from, rename.upload)?, Path::parse(&rename.to)?);
     let shown = to.text();
+    let paths = [from.clone(), to.clone()];
     let renamed = change(&core.store, move |connection| begin(connection, &from, &to, &rename));
-    let Renamed { name, volume, replaced } = renamed.await?;
+    let Renamed { name, volume, replaced } = match renamed.await {
+        Ok(renamed) => renamed,
+        Err(problem) => return Err(clients::with_holder(core, problem, &paths).await),
+    };
     if let Some(volume) = &volume {
         relabel(core, volume, &shown, name.length_bytes);
     }

@@ -82,7 +82,9 @@ pub(crate) async fn renew(
         };
         renew_lease(connection, plan)
     });
-    renew_opened(core, renewed.await?).await
+    let renewed = renewed.await?;
+    lock(&core.clients).handle_sign(core.running_ms(), id);
+    renew_opened(core, renewed).await
 }
 
 /// What an agent says to a renewal.

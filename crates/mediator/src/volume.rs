@@ -142,6 +142,12 @@ impl Volume {
         Self { id, state: State::Ready, lease, record, closed: None, stored }
     }
 
+    /// Whether there is a row of this, whatever it holds.
+    pub(crate) fn is_there(connection: &Connection, id: VolumeId) -> Sql<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM volumes WHERE id = ?1)";
+        connection.prepare_cached(sql)?.query_row([id.0], |row| row.get(0))
+    }
+
     pub(crate) fn load(connection: &Connection, id: VolumeId) -> Sql<Option<Self>> {
         let sql = "SELECT state, lease, record, closed FROM volumes WHERE id = ?1";
         let mut query = connection.prepare_cached(sql)?;
@@ -382,6 +388,13 @@ pub(crate) fn segments_of(
 pub(crate) fn count_segments(connection: &Connection, agent: AgentId) -> Sql<u64> {
     let sql = "SELECT count(*) FROM segments WHERE agent = ?1 AND state <> 'gone'";
     connection.prepare_cached(sql)?.query_row([agent.0], |row| crate::store::uint(row, 0))
+}
+
+/// Volumes with segments on an agent that are, or are to be, members; so many of them.
+pub(crate) fn some_on(connection: &Connection, agent: AgentId, limit: u32) -> Sql<Vec<VolumeId>> {
+    let sql = "SELECT DISTINCT volume FROM segments WHERE agent = ?1 AND state <> 'gone' LIMIT ?2";
+    let mut query = connection.prepare_cached(sql)?;
+    query.query_map(params![agent.0, limit], |row| row.get(0).map(VolumeId))?.collect()
 }
 
 /// Forgets a volume that is being removed once it has no segments, whatever else its row says: nothing of it is left.

@@ -89,6 +89,11 @@ pub trait Outside {
     /// What came of a judgement that was to be known later.
     fn poll_entry(&mut self) -> Entry;
 
+    /// Why the judgement refused who has proven itself, to be told; nothing of anybody else.
+    fn take_denial(&mut self) -> Option<String> {
+        None
+    }
+
     /// The session has logged in.
     fn log_in(&mut self, login: LoggedIn);
 

@@ -308,7 +308,10 @@ impl<O: Outside> Service<O> {
             Entry::Refused => None,
             Entry::Granted(standing) => Some(standing),
         };
-        self.machine.handle_standing(&mut outside.node(), standing);
+        match outside.take_denial().filter(|_| standing.is_none()) {
+            Some(told) => self.machine.handle_denied(&mut outside.node(), &told),
+            None => self.machine.handle_standing(&mut outside.node(), standing),
+        }
         outside.wake_others();
     }
 

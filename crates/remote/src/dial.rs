@@ -214,8 +214,11 @@ impl Dial {
         if let LoginError::Moved { address, permanent } = error {
             return self.redirect(address, permanent);
         }
-        let is_plans = dialer.settings.goes_by_plan && error == LoginError::Authentication;
-        Step::Failed(if is_plans { Reason::Plan } else { Reason::Login(error) })
+        Step::Failed(match (error, dialer.settings.goes_by_plan) {
+            (LoginError::Authentication, true) => Reason::Plan,
+            (LoginError::Denied(why), true) => Reason::PlanDenied(why),
+            (error, _) => Reason::Login(error),
+        })
     }
 
     /// Follows a redirection (RFC 7143, section 11.13.5), for a bounded number of hops, and never to where it has been.

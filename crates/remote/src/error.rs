@@ -42,6 +42,9 @@ pub enum Reason {
          was revoked, or the plan is over"
     )]
     Plan,
+    /// A login by a plan's token was refused that proved itself, and the target says why.
+    #[error("the target does not let this plan in: {0}")]
+    PlanDenied(String),
     /// The connection was lost while the disk was examined.
     #[error("connection lost: {0}")]
     Lost(String),
@@ -132,6 +135,7 @@ impl Reason {
             | Self::Silent(_)
             | Self::Login(_)
             | Self::Plan
+            | Self::PlanDenied(_)
             | Self::Lost(_)
             | Self::NoLun
             | Self::NotADisk(_)
@@ -146,8 +150,12 @@ impl Reason {
         matches!(
             self,
             Self::Plan
+                | Self::PlanDenied(_)
                 | Self::Login(
-                    LoginError::Authentication | LoginError::Forbidden | LoginError::NotFound
+                    LoginError::Authentication
+                        | LoginError::Denied(_)
+                        | LoginError::Forbidden
+                        | LoginError::NotFound
                 )
         )
     }

@@ -234,7 +234,7 @@ async fn beat(
     let keys = (beat.keys_mark != keys.mark()).then(|| keys.expose());
     state.beats.send_modify(|count| *count += 1);
     let (draining, retired) = (*state.draining.borrow(), *state.retired.borrow());
-    Json(Beaten { beat_ms: 50, keys, draining, retired })
+    Json(Beaten { beat_ms: 50, keys, draining, retired, clock_ahead_ms: None })
 }
 
 /// A mediator's way to one agent.

@@ -134,7 +134,8 @@ async fn a_token_opens_its_segment_until_that_is_raised_or_removed() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_gets_one_answer_and_a_line_in_the_audit_log() {
+async fn whoever_may_not_gets_one_answer_and_a_line_in_the_audit_log_and_is_told_why_with_a_token()
+{
     let directory = tempfile::tempdir().unwrap();
     let (mediator, other) = (Mediator::start().await, Mediator::start().await);
     let agent = Running::start(config(directory.path(), &[&mediator, &other]));
@@ -160,27 +161,46 @@ async fn whoever_may_not_gets_one_answer_and_a_line_in_the_audit_log() {
     let past = now().0 - 60_000;
     let expired = Terms { expires: netraid_control::units::Moment(past), ..good.terms };
     let floor = Rates { floor: Rate(MIB), ..good.rates };
+    answers.push(open(ready, &mediator, Token { agent: AgentId([9; 16]), ..good }).await);
+    for answer in &answers {
+        assert_eq!(answer.as_ref().unwrap_err(), "Login(Authentication)", "nothing is told");
+    }
+    // Who proves to know a token's secret is told what is wrong with it.
+    let begins = netraid_control::units::Moment(now().0 + 60_000);
     let tokens = [
-        Token { terms: expired, not_before: netraid_control::units::Moment(past - 1), ..good },
-        Token { terms: Terms { generation: Generation(2), ..good.terms }, ..good },
-        Token { terms: Terms { generation: Generation(4), ..good.terms }, ..good },
-        Token { agent: AgentId([9; 16]), ..good },
-        Token { segment: SegmentId([9; 16]), ..good },
-        Token { segment: theirs, ..good },
+        (
+            Token { terms: expired, not_before: netraid_control::units::Moment(past - 1), ..good },
+            "its token ended 60.",
+        ),
+        (Token { not_before: begins, ..good }, "its token begins in 59."),
+        (
+            Token { terms: Terms { generation: Generation(2), ..good.terms }, ..good },
+            "fenced: it is of generation 2 of the volume, and the agent has generation 3",
+        ),
+        (
+            Token { terms: Terms { generation: Generation(4), ..good.terms }, ..good },
+            "fenced: it is of generation 4",
+        ),
+        (Token { segment: SegmentId([9; 16]), ..good }, "no such segment"),
+        (Token { segment: theirs, ..good }, "no such segment"),
         // Promises a rate that nobody booked.
-        Token { rates: floor, ..good },
+        (Token { rates: floor, ..good }, "the rate that its token promises is not booked"),
     ];
-    for token in tokens {
-        answers.push(open(ready, &mediator, token).await);
+    let mut denied = answers.len();
+    for (token, why) in tokens {
+        let told = open(ready, &mediator, token).await.unwrap_err();
+        assert!(told.starts_with("Login(Denied(") && told.contains(why), "{why}: {told}");
+        denied += 1;
+        // By another secret it is nobody's.
+        let (name, _) = issue(&mediator, token);
+        let unproven = login(ready, &name, "no-such-secret-at-all", CLIENT).await.unwrap_err();
+        assert_eq!(unproven, "Login(Authentication)");
+        denied += 1;
     }
     // Another mediator's word for a segment that is not its own.
-    answers.push(open(ready, &other, Token { mediator: other.id, ..good }).await);
-    let first = answers[0].clone().unwrap_err();
-    assert!(first.contains("Login"), "{first}");
-    for answer in &answers {
-        assert_eq!(answer.as_ref().unwrap_err(), &first);
-    }
-    let lines = audit(directory.path(), "login_denied", answers.len()).await;
+    let told = open(ready, &other, Token { mediator: other.id, ..good }).await.unwrap_err();
+    assert!(told.contains("no such segment"), "{told}");
+    let lines = audit(directory.path(), "login_denied", denied + 1).await;
     let text = format!("{lines:?}");
     for why in
         ["another initiator", "not proven", "no token", "expired", "at 3", "agent", "not there"]

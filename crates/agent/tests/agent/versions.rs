@@ -230,7 +230,7 @@ async fn an_operation_with_a_field_that_is_not_known_is_refused_by_its_name_and_
         let fault = answers.remove(0).unwrap_err();
         assert_eq!(fault.code, FaultCode::Invalid);
         let told = fault.to_string();
-        for part in ["'only_if'", "this agent", "documents of version 2", "upgrade the agent"] {
+        for part in ["'only_if'", "this agent", "documents of version 3", "upgrade the agent"] {
             assert!(told.contains(part), "{operation}: {told}");
         }
         assert!(!told.contains("secret"), "{told}");
@@ -266,7 +266,7 @@ async fn an_agent_shows_which_version_it_speaks_with_its_mediator() {
     let access = owner(&config, directory.path());
     let client = Client::with_access(&access, std::time::Duration::from_secs(10)).unwrap();
     let local: netraid_agent::agent::LocalStatus = client.get("/v1/local").await.unwrap();
-    assert_eq!(local.memberships[0].documents, Some(2));
+    assert_eq!(local.memberships[0].documents, Some(3));
     // A program of the version before would not read it.
     let headers = format!("Authorization: Bearer {}\r\n", access.token.expose());
     let (_, local) = raw(&agent.ready.api, "GET /v1/local", &headers, "").await;

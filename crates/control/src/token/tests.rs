@@ -1,5 +1,5 @@
 use super::*;
-use crate::keys::Rotation;
+use crate::{clocks::Difference, keys::Rotation};
 use proptest::prelude::*;
 use std::{cell::Cell, format};
 
@@ -107,6 +107,46 @@ fn name_and_secret_are_those_that_others_compute() {
          LAEACAAAAAAAEAAAAAAAABAAAAAAAAgAAAAA"
     );
     assert_eq!(secret.expose(), "2iS4tgXdYKL9SlC1dq67vfpS");
+}
+
+#[test]
+fn who_knows_the_secret_is_told_what_is_wrong_and_by_how_much_a_clock_is_off() {
+    let told = |denied: Denied, ahead_ms: Option<i64>| {
+        denied.told(NOW, ahead_ms.map(|ahead_ms| Difference { ahead_ms })).unwrap()
+    };
+    let early = Denied::NotYet(NOW.after_ms(3_590_000));
+    let text = told(early, Some(-3_600_000));
+    assert!(text.starts_with("its token begins in 3,590 s by the agent's clock"), "{text}");
+    assert!(text.contains("its clock is 3,600 s behind the mediator's"), "{text}");
+    assert!(told(early, None).contains("set the agent's clock"));
+
+    let late = Denied::Lapsed(Lapsed::Expired { at: Moment(NOW.0 - 2_990_000) });
+    let text = told(late, Some(3_600_000));
+    assert!(
+        text.starts_with(
+            "its token ended 2,990 s ago by the agent's clock: its clock is 3,600 s ahead"
+        ),
+        "{text}"
+    );
+    // A clock that is right is not the reason.
+    for right in [None, Some(20)] {
+        let text = told(late, right);
+        assert!(text.contains("was not renewed in time") && !text.contains("ahead"), "{text}");
+    }
+    let fenced = Lapsed::Fenced { granted: Generation(3), current: Generation(5) };
+    let text = told(fenced.into(), Some(3_600_000));
+    assert!(text.contains("generation 3") && text.contains("generation 5"), "{text}");
+
+    let none = [
+        Denied::Name(DecodeError::Text),
+        Denied::OtherAgent(AGENT),
+        Denied::Key(KeyFault::Unknown(KeyId(1))),
+        Denied::Unproven,
+        Denied::OtherInitiator,
+    ];
+    for denied in none {
+        assert_eq!(denied.told(NOW, Some(Difference { ahead_ms: 3_600_000 })), None, "{denied}");
+    }
 }
 
 #[test]

@@ -149,12 +149,25 @@ impl House {
 
     /// Starts it again where it was.
     pub(crate) fn start_agent(&mut self, at: usize) {
+        let portal = self.agents[at].1.portal.parse().unwrap();
+        self.start_agent_at(at, portal);
+    }
+
+    /// Starts it again with its target somewhere else.
+    pub(crate) fn move_agent(&mut self, at: usize) {
+        let before = self.agents[at].1.portal.clone();
+        // Held, so that it is not drawn again.
+        let _held = std::net::TcpListener::bind(&before).unwrap();
+        self.start_agent_at(at, SocketAddr::from(([127, 0, 0, 1], 0)));
+        assert_ne!(self.agents[at].1.portal, before);
+    }
+
+    fn start_agent_at(&mut self, at: usize, portal: SocketAddr) {
         let ready = &self.agents[at].1;
         let listen = ready.api.rsplit('/').next().unwrap().parse().unwrap();
-        let portal = ready.portal.parse().unwrap();
         let (agent, again) = agent(self.agent_config(at, [listen, portal]));
         assert_eq!(again.agent, ready.agent);
-        self.agents[at].0 = Some(agent);
+        self.agents[at] = (Some(agent), again);
     }
 
     /// Waits until nobody has anything open.

@@ -7,3 +7,4 @@ mod common;
 mod data;
 mod loss;
 mod mirror;
+mod pause;

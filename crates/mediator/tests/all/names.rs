@@ -12,7 +12,7 @@ use netraid_cluster::{
         NewToken, Open, Page, Rename, SetState, TransferPlan,
     },
 };
-use netraid_control::units::{Rate, VolumeId};
+use netraid_control::units::{Rate, RequestId, VolumeId};
 use serde::de::IgnoredAny;
 
 async fn page(client: &Client, path: &str, after: Option<&str>, limit: u32) -> Page {
@@ -440,4 +440,43 @@ fn the_description_of_the_api_is_the_one_in_docs() {
     }
     let kept = std::fs::read_to_string(path).unwrap();
     assert!(kept == now, "docs/api/mediator.json is old; NETRAID_WRITE_DOCS=1 writes it");
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_again_makes_nothing_twice() {
+    let mut house = House::new(3).await;
+    let other = house.client_of(Role::Client, None).await.0;
+    let again = async |client: &Client, create: &Create, id: RequestId| {
+        client.post_again::<_, Entry>("/v1/names", create, Some(id)).await.answer
+    };
+    let all = [
+        directory("/d"),
+        Create { parents: true, ..data("/new/full", 1 << 20) },
+        data("/empty", 0),
+        upload("/upload", 1 << 20),
+    ];
+    for (number, create) in (0..).zip(&all) {
+        let id = RequestId([number; 16]);
+        let (first, second) =
+            tokio::join!(again(&house.client, create, id), again(&house.client, create, id));
+        let (first, second) = (first.unwrap(), second.unwrap());
+        assert_eq!((first.id, &first.path), (second.id, &second.path), "at once");
+        house.stop().await;
+        house.start().await;
+        let third = again(&house.client, create, id).await.unwrap();
+        assert_eq!((first.id, first.made), (third.id, third.made), "after a restart");
+        // Another request, and the same one of somebody else, is refused as always.
+        let different = RequestId([number + 100; 16]);
+        assert_eq!(code(again(&house.client, create, different).await), Code::Exists);
+        assert_eq!(code(again(&other, create, id).await), Code::Exists);
+    }
+    // An upload is thrown away for another one once, and that one never.
+    let there = again(&house.client, &all[3], RequestId([3; 16])).await.unwrap();
+    let create = Create { replaces: Some(there.id), ..all[3].clone() };
+    let new = again(&house.client, &create, RequestId([9; 16])).await.unwrap();
+    assert_ne!(new.id, there.id);
+    assert_eq!(again(&house.client, &create, RequestId([9; 16])).await.unwrap().id, new.id);
+    assert_eq!(code(again(&house.client, &create, RequestId([10; 16])).await), Code::Conflict);
+    let report: CheckReport = house.admin.get("/v1/check").await.unwrap();
+    assert_eq!(report.differences, []);
 }

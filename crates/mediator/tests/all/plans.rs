@@ -8,10 +8,14 @@ use netraid_cluster::{
     Code,
     access::Role,
     agent::{FaultCode, Operation, rates_of},
-    mediator::{CheckReport, Entry, Mode, Open, PlanPage, Replace, SetState, TransferPlan},
+    mediator::{
+        CheckReport, Entry, Mode, Open, PlanBeat, PlanBeaten, PlanPage, Replace, SetState,
+        TransferPlan,
+    },
     now,
 };
 use netraid_control::{
+    clients::Process,
     derived::Rights,
     keys::{KEY_LEN, Ring, RootKey, Rotation},
     lease::READERS_OF_ONE_MAX,
@@ -615,4 +619,72 @@ async fn an_agent_that_refuses_to_prolong_a_plan_is_not_taken_for_one_that_did()
     *agent.inner.refuses.lock().unwrap() = None;
     let renewed: TransferPlan = house.client.post(&renew, &()).await.unwrap();
     assert_eq!(reachable(&renewed), [true; 3]);
+}
+
+#[tokio::test]
+async fn the_clients_of_plans_are_heard_of_and_named_to_whoever_wants_what_they_have() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let refusal = async |path: &str| {
+        let refused = house.open(&opening(path, Mode::Write, 0)).await.unwrap_err();
+        refused.problem().unwrap().detail.clone()
+    };
+    let plan = house.open(&opening("/x", Mode::Write, 0)).await.unwrap().plan;
+    let told = refusal("/x").await;
+    assert!(told.contains("not heard of since the mediator started"), "{told}");
+    let process = Process { host: "h7".to_owned(), pid: 4711 };
+    let beats = format!("/v1/plans/{plan}/beat");
+    let beat = PlanBeat { process: process.clone() };
+    let beaten: PlanBeaten = house.client.post(&beats, &beat).await.unwrap();
+    assert_eq!(beaten.beat_ms, 2000);
+    let ends = format!("`netraid plan end {plan}`");
+    for refused in [
+        refusal("/x").await,
+        house.client.delete::<IgnoredAny>("/v1/name?path=/x").await.unwrap_err().to_string(),
+    ] {
+        assert!(
+            refused.contains("process 4711 on host h7") && refused.contains(&ends),
+            "{refused}"
+        );
+    }
+    let page: PlanPage = house.client.get("/v1/plans").await.unwrap();
+    assert_eq!(page.entries[0].process, Some(process));
+    assert!(page.entries[0].silent_ms.unwrap() < 5000);
+    // Nobody speaks for another's plan, nor for one that has ended.
+    let other = house.client_of(Role::Client, None).await.0;
+    assert_eq!(code(other.post::<_, PlanBeaten>(&beats, &beat).await), Code::Absent);
+    house.close(plan).await.unwrap();
+    assert_eq!(code(house.client.post::<_, PlanBeaten>(&beats, &beat).await), Code::Absent);
+    house.open(&opening("/x", Mode::Write, 0)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_is_silent_for_ten_seconds_is_shut_out_for_who_wants_what_it_has() {
+    let house = House::new(3).await;
+    for path in ["/silent", "/unheard"] {
+        house.create(path, 1 << 30).await.unwrap();
+    }
+    let silent = house.open(&opening("/silent", Mode::Write, 0)).await.unwrap();
+    let unheard = house.open(&opening("/unheard", Mode::Write, 0)).await.unwrap();
+    let renew = |plan: &TransferPlan| format!("/v1/plans/{}/renew", plan.plan);
+    let beat = PlanBeat { process: Process { host: "h7".to_owned(), pid: 4711 } };
+    let beats = format!("/v1/plans/{}/beat", silent.plan);
+    house.client.post::<_, PlanBeaten>(&beats, &beat).await.unwrap();
+    assert_eq!(code(house.open(&opening("/silent", Mode::Write, 0)).await), Code::Conflict);
+    tokio::time::sleep(Duration::from_millis(6000)).await;
+    // A renewal is a sign of life, too.
+    house.client.post::<_, TransferPlan>(&renew(&silent), &()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5000)).await;
+    assert_eq!(code(house.open(&opening("/silent", Mode::Write, 0)).await), Code::Conflict);
+    tokio::time::sleep(Duration::from_millis(5300)).await;
+    // Nothing that a silent client has is removed, or gets another name, without a word of force.
+    let removed = house.client.delete::<IgnoredAny>("/v1/name?path=/silent").await;
+    assert_eq!(removed.unwrap_err().problem().map(|problem| problem.code), Some(Code::Conflict));
+    let next = house.open(&opening("/silent", Mode::Write, 0)).await.unwrap();
+    assert!(next.generation > silent.generation);
+    assert!(admitted(&house, &silent, 0, now()).is_err(), "its tokens open nothing any more");
+    assert_eq!(code(house.client.post::<_, PlanBeaten>(&beats, &beat).await), Code::Absent);
+    // A program of before, which says nothing of itself, keeps its plan for its term.
+    assert_eq!(code(house.open(&opening("/unheard", Mode::Write, 0)).await), Code::Conflict);
+    house.client.post::<_, TransferPlan>(&renew(&unheard), &()).await.unwrap();
 }

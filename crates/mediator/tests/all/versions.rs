@@ -51,14 +51,16 @@ async fn an_agent_is_listed_with_the_version_that_it_said_last() {
         let listed: Vec<AgentEntry> = house.admin.get("/v1/agents").await.unwrap();
         listed[0].documents
     };
-    assert_eq!(listed().await, Some(2), "it said so as it joined");
-    let beat = serde_json::to_string(&Beat { status: status(), keys_mark: String::new() }).unwrap();
+    assert_eq!(listed().await, Some(3), "it said so as it joined");
+    let beat =
+        serde_json::to_string(&Beat { status: status(), keys_mark: String::new(), clock: None })
+            .unwrap();
     let line = format!("PUT /v1/agents/{}", status().agent);
     for (said, version) in [
         ("", 1),
         ("netraid-documents: 2\r\n", 2),
         ("netraid-documents: 1\r\n", 1),
-        ("netraid-documents: 99\r\n", 2),
+        ("netraid-documents: 99\r\n", 3),
     ] {
         let (code, beaten) = raw(&agent, &line, said, &beat).await;
         assert_eq!(code, 200, "{beaten}");
@@ -67,7 +69,7 @@ async fn an_agent_is_listed_with_the_version_that_it_said_last() {
     for said in ["netraid-documents: 0\r\n", "netraid-documents: 2\r\nnetraid-documents: 1\r\n"] {
         let (code, refused) = raw(&agent, &line, said, &beat).await;
         assert_eq!((code, &refused["code"]), (400, &json!("invalid")), "{refused}");
-        assert_eq!(listed().await, Some(2), "{said}");
+        assert_eq!(listed().await, Some(3), "{said}");
     }
 }
 
@@ -96,7 +98,7 @@ async fn a_filter_that_is_not_known_is_refused_instead_of_answered_with_more_tha
     house.create("/a", 1 << 20).await.unwrap();
     for path in ["/v1/names?path=%2F&colour=x", "/v1/plans?colour=x", "/v1/log?colour=x"] {
         let told = house.admin.get::<Value>(path).await.unwrap_err().to_string();
-        for part in ["'colour'", "this mediator", "documents of version 2"] {
+        for part in ["'colour'", "this mediator", "documents of version 3"] {
             assert!(told.contains(part), "{path}: {told}");
         }
     }
@@ -140,7 +142,7 @@ async fn what_could_be_more_than_was_meant_is_refused_by_the_name_of_its_field()
         let (code, refused) = raw(access, line, "", &body).await;
         let told = refused["detail"].as_str().unwrap();
         assert_eq!(code, 400, "{line}: {told}");
-        for part in ["'only_if'", "this mediator", "documents of version 2", "upgrade the mediator"]
+        for part in ["'only_if'", "this mediator", "documents of version 3", "upgrade the mediator"]
         {
             assert!(told.contains(part), "{line}: {told}");
         }

@@ -139,7 +139,8 @@ impl FakeAgent {
         self.tasks.push(tokio::spawn(async move {
             loop {
                 if !inner.is_deaf.load(Ordering::Relaxed) {
-                    let beat = Beat { status: inner.status(), keys_mark: inner.keys_mark() };
+                    let beat =
+                        Beat { status: inner.status(), keys_mark: inner.keys_mark(), clock: None };
                     let path = format!("/v1/agents/{}", inner.id);
                     let beaten: Result<Beaten, _> = client.put(&path, &beat).await;
                     inner.learn(beaten.ok().and_then(|beaten| beaten.keys));
