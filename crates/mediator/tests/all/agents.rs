@@ -8,11 +8,13 @@ use netraid_cluster::{
     Code,
     access::{AccessFile, Bearer, Role},
     agent::{AgentStatus, FaultCode, Operation},
+    audit::LogPage,
     http::{Client, RequestError},
     mediator::{
         AgentEntry, AgentState, Beat, Beaten, CheckReport, DifferenceKind, Entry, Join, Joined,
         Mode, NewAccess, NewToken, Open,
     },
+    now,
 };
 use netraid_control::units::{AgentId, Rate, Resources};
 use netraid_mediator::Mediator;
@@ -84,7 +86,7 @@ fn spoken(house: &House, joined: &Joined) -> Client {
 }
 
 async fn beat(client: &Client, status: &AgentStatus) -> Result<Beaten, RequestError> {
-    let beat = Beat { status: status.clone(), keys_mark: String::new() };
+    let beat = Beat { status: status.clone(), keys_mark: String::new(), clock: None };
     client.put(&format!("/v1/agents/{}", status.agent), &beat).await
 }
 
@@ -411,4 +413,74 @@ async fn an_agent_that_refuses_a_generation_is_named_with_its_reason() {
     let refused = house.open(&opening("/x", Mode::Write, 0)).await.unwrap_err();
     let detail = &refused.problem().unwrap().detail;
     assert!(detail.contains(" on host-2: cannot, as it is; free space"), "{detail}");
+}
+
+#[tokio::test]
+async fn an_agent_whose_clock_is_off_is_named_until_it_is_right() {
+    let house = House::new(0).await;
+    let joined = join(&house, "agent", &status()).await.unwrap();
+    let agent = spoken(&house, &joined);
+    let path = format!("/v1/agents/{LIES}");
+    let says = async |off_ms: i64| {
+        let clock = Some(netraid_control::units::Moment(now().0.saturating_add_signed(off_ms)));
+        let beat = Beat { status: status(), keys_mark: String::new(), clock };
+        let beaten: Beaten = agent.put(&path, &beat).await.unwrap();
+        beaten.clock_ahead_ms.unwrap()
+    };
+    let listed = async || agents(&house).await[0].clock_ahead_ms;
+    beat(&agent, &status()).await.unwrap();
+    assert_eq!(listed().await, None, "it says nothing of its clock");
+    assert!(says(0).await.abs() < 1000);
+    let ahead = says(3_600_000).await;
+    assert!((3_599_000..=3_600_000).contains(&ahead), "{ahead}");
+    assert_eq!(listed().await, Some(ahead));
+    // Who does not know the field does not get it.
+    let entry = agents(&house).await.remove(0);
+    assert_eq!(
+        (entry.clone().as_of(2).clock_ahead_ms, entry.as_of(3).clock_ahead_ms),
+        (None, Some(ahead))
+    );
+    for _ in 0..3 {
+        says(0).await;
+    }
+    assert!(listed().await.unwrap().abs() < 1000);
+    // Nobody waits for a line to be stored.
+    let told = loop {
+        let log: LogPage = house.admin.get("/v1/log").await.unwrap();
+        let told: Vec<_> =
+            log.entries.into_iter().filter(|entry| entry.what == "its clock").collect();
+        if told.len() >= 2 {
+            break told;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(
+        told[0].who.contains("on host") && told[0].outcome.contains("s ahead of the mediator's"),
+        "{told:?}"
+    );
+    assert_eq!(told[1].outcome, "it is right again");
+}
+
+#[tokio::test]
+async fn an_agent_that_has_something_is_not_retired_and_what_it_has_is_named() {
+    let house = House::new(3).await;
+    for path in ["/full", "/also"] {
+        house.create(path, 1 << 30).await.unwrap();
+    }
+    let retire = format!("/v1/agents/{}/retire", house.agents[0].inner.id);
+    let refused = house.admin.post::<_, AgentEntry>(&retire, &()).await.unwrap_err();
+    let problem = refused.problem().unwrap();
+    assert_eq!(problem.code, Code::Conflict);
+    for part in ["2 segments", "/full", "/also", "netraid volume heal PATH"] {
+        assert!(problem.detail.contains(part), "{part}: {problem}");
+    }
+    for path in ["/full", "/also"] {
+        house
+            .client
+            .delete::<serde::de::IgnoredAny>(&format!("/v1/name?path={path}"))
+            .await
+            .unwrap();
+    }
+    house.admin.post::<_, AgentEntry>(&retire, &()).await.unwrap();
 }
