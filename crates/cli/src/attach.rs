@@ -1,13 +1,16 @@
 //! `netraid attach`: runs an array and exports it until told to stop.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Result, bail};
 use clap::Args;
 use netraid_block::Pool;
 use netraid_control::text::escaped;
 use netraid_engine::{
-    array::{Array, ArrayHandle, Caches, Event, OpenOptions},
+    array::{Array, ArrayHandle, Caches, Event, MemberConfig, OpenOptions, Spares},
     bytes::ByteDevice,
     control::{ArrayStatus, ControlRequest, ControlServer, Service},
 };
@@ -21,6 +24,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
+    cluster::parse_duration,
     control::{bind_control, show, socket_path},
     ending::{Ending, LEAVING},
     member::MemberArgs,
@@ -59,6 +63,21 @@ pub(crate) struct AttachArgs {
     /// Memory for what is read ahead of users who read in a row; the usual is 16MiB, 0 turns it off
     #[arg(long, value_name = "SIZE", value_parser = size::parse_or_zero)]
     read_ahead: Option<u64>,
+    /// How long requests wait when so many members are away that the others cannot serve; the array goes on by itself when
+    /// enough are back, and fails when the time is over. 0: it fails at once. An array without a log always does
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_pause)]
+    pause: Duration,
+    /// Go on without members that took part last and are not there now. Without this the array is not attached: an
+    /// address may only have been forgotten, or its host be late
+    #[arg(long, conflicts_with = "read_only")]
+    degraded: bool,
+    /// A device that takes the place of a member that stays away, by itself; may be given more than once. It must be unused;
+    /// once it has taken a place it is a member, whether it is given as that or as a spare
+    #[arg(long, value_name = "URL", conflicts_with = "read_only")]
+    spare: Vec<String>,
+    /// How long a member is waited for before a spare takes its place; for one that does not come back by itself, not at all
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_pause)]
+    spare_after: Duration,
     /// Socket for `netraid status`, `fail`, `replace`, ...: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
     control: Option<String>,
@@ -98,6 +117,11 @@ struct Ready<'a> {
 enum Export {
     Nbd { uri: String },
     Fuse { path: PathBuf },
+}
+
+/// A time, or none.
+pub(crate) fn parse_pause(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { parse_duration(text) }
 }
 
 pub(crate) fn run(args: &AttachArgs, output: Output) -> Result<()> {
@@ -180,15 +204,39 @@ fn caches(args: &AttachArgs) -> Result<Caches> {
     Ok(Caches { write_len, checksum_len, read_ahead_len: args.read_ahead })
 }
 
+fn spares(args: &AttachArgs) -> Result<Spares> {
+    let devices = args.members.configs_of(&args.spare)?;
+    let members: Vec<String> = args.members.configs()?.iter().map(MemberConfig::address).collect();
+    let mut known = members;
+    for spare in &devices {
+        let address = spare.address();
+        if known.contains(&address) {
+            bail!("{address} is given twice; give a spare once, and not as a member");
+        }
+        known.push(address);
+    }
+    Ok(Spares { devices, after: args.spare_after })
+}
+
 async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     let mut stop = Stop::listen()?;
     let pool = netraid_engine::pool();
     let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
     let caches = caches(args)?;
-    let options = OpenOptions { read_only, take_over, force, caches, ..OpenOptions::default() };
+    let (pause, wants_all) = (args.pause, !args.degraded);
+    let options = OpenOptions {
+        read_only,
+        take_over,
+        force,
+        caches,
+        pause,
+        wants_all,
+        ..OpenOptions::default()
+    };
     let held = args.exports.hold(args.control.as_deref()).await?;
+    let (members, spares) = (args.members.configs()?, spares(args)?);
     let array = tokio::select! {
-        array = Array::open(options, args.members.configs()?, pool.clone()) => array?,
+        array = Array::open_with_spares(options, members, spares, pool.clone()) => array?,
         () = stop.wait() => bail!("interrupted while the array was opened"),
     };
     for note in array.notes() {
@@ -308,11 +356,14 @@ pub(crate) async fn export(
             Ok(_) => serve_until_stopped(&mut array, &mut tasks, (&mut *stop, output)).await,
             Err(error) => Err(error),
         };
+        // Where the array has ended, there is nothing that waits for members.
+        let _ = array.handle().pause_no_more().await;
         // Whatever happened to the exports, the array is closed in good order.
         let ended = tasks.end().await;
         drop(bytes);
         let closed = array.close(stop).await;
-        let end = served.and(ended).and(closed);
+        // Where exports could not flush, what became of the array is the reason.
+        let end = served.and(closed).and(ended);
         ending.tell(&end);
         end
     };

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use netraid_cluster::{
     access::AccessFile,
-    http::RequestError,
+    http::{Client, RequestError},
     mediator::{Layout, Mode, Spread, check_rates},
     serve::Limits,
 };
@@ -25,12 +25,20 @@ pub(crate) struct AccessArgs {
     /// writes one
     #[arg(long, value_name = "FILE", env = "NETRAID_ACCESS", hide_env_values = true)]
     access: Option<PathBuf>,
+    /// How long the mediator is waited for where it is not reached, as while it restarts; 0: not at all
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_bound)]
+    retry: Duration,
 }
 
 impl AccessArgs {
     /// The way to the mediator.
     pub(crate) fn cluster(&self) -> Result<Cluster> {
-        Ok(Cluster::with_access_file(self.path()?)?)
+        Ok(Cluster::with_access_file(self.path()?)?.with_patience(self.retry))
+    }
+
+    /// The way to the mediator's API, whose answers may take so long.
+    pub(crate) fn client(&self, limit: Duration) -> Result<Client> {
+        Ok(Client::with_access(&self.file()?, limit)?.with_patience(self.retry))
     }
 
     /// The access file itself.
@@ -190,6 +198,11 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let ms = units.into_iter().find_map(of);
     ms.map(Duration::from_millis).ok_or_else(|| format!("'{text}' is no time; write 30s, 10m, 2h"))
+}
+
+/// A time that may be none: `0`, or as [`parse_duration`] reads it.
+fn parse_bound(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { parse_duration(text) }
 }
 
 /// A refusal, with what could be had instead.

@@ -6,13 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 use netraid_block::TargetUri;
 use netraid_control::text::{escaped, shown};
 use netraid_engine::{
     array::{self, SurveyReport},
-    control::{self, ArrayStatus, ControlRequest, ControlServer, HandedSecret, TargetStatus},
+    control::{
+        self, ArrayStatus, ControlRequest, ControlServer, HandedSecret, MemberStatus, TargetStatus,
+    },
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -22,9 +24,10 @@ use crate::{
     examine::show_holder,
     member::MemberArgs,
     output::Output,
-    runtime, scrub,
+    progress, runtime, scrub,
     secret::{SecretArgs, Secrets},
     size, target,
+    wait::{self, NO_ARRAY, Work},
 };
 
 /// How long a process may take to end when it has said that it has closed all.
@@ -35,6 +38,13 @@ const CLOSE: Duration = Duration::from_secs(60);
 pub(crate) struct ControlArgs {
     /// Control socket of the running array or target: unix:PATH
     control: String,
+}
+
+impl ControlArgs {
+    /// The control socket, as it was given.
+    pub(crate) fn path(&self) -> &str {
+        &self.control
+    }
 }
 
 /// What a status is wanted of.
@@ -53,6 +63,23 @@ pub(crate) struct MemberOfArgs {
     member: String,
 }
 
+/// Whether a command stays until its work is done.
+#[derive(Debug, Clone, Copy, Args)]
+struct WaitArgs {
+    /// Stay until the member has everything, and show how far that is. Ends with 1 when the member is set aside before,
+    /// with 3 after a signal, which does not end the work, and with 4 when the array's process goes away
+    #[arg(long)]
+    wait: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RebuildArgs {
+    #[command(flatten)]
+    of: MemberOfArgs,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReplaceArgs {
     #[command(flatten)]
@@ -67,6 +94,16 @@ pub(crate) struct ReplaceArgs {
     /// Take the device although it is in use: what is on it is lost
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ClearErrorsArgs {
+    #[command(flatten)]
+    at: ControlArgs,
+    /// The member: its index or its address; without it, all members
+    member: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -109,14 +146,39 @@ pub(crate) fn fail(args: &MemberOfArgs, output: Output) -> Result<()> {
 pub(crate) fn replace(args: &ReplaceArgs, output: Output) -> Result<()> {
     let MemberOfArgs { at, member } = &args.of;
     let secret = secret_for(&args.with, args.secret_file.as_ref())?;
+    // Another address may be the member's afterwards.
+    let waited = args.wait.wait.then(|| index_of(at, member)).transpose()?;
     let (member, with) = (member.clone(), args.with.clone());
     let answer = call(at, &ControlRequest::Replace { member, with, secret, force: args.force })?;
+    let now = wait_for(at, waited, output)?;
     output.document(&answer, || {
         format!(
-            "member {} is replaced and is rebuilt now; attach the array with the new address from now on",
+            "member {} is replaced and {now}; attach the array with the new address from now on",
             args.of.member
         )
     })
+}
+
+/// The index of a member that is given by index or address.
+fn index_of(at: &ControlArgs, given: &str) -> Result<u8> {
+    let answer = call(at, &ControlRequest::Status)?;
+    let status: ArrayStatus = serde_json::from_value(answer).map_err(|_| anyhow!(NO_ARRAY))?;
+    let address = TargetUri::parse(given).map(|uri| uri.to_string()).ok();
+    let by_index = |member: &&MemberStatus| given.parse::<u8>() == Ok(member.index);
+    let by_address = |member: &&MemberStatus| address.as_deref() == Some(member.url.as_str());
+    let members = || status.members.iter();
+    let found = members().find(by_index).or_else(|| members().find(by_address));
+    let last = status.members.len().saturating_sub(1);
+    found.map(|member| member.index).with_context(|| {
+        format!("no member '{}'; give an index from 0 to {last}, or its address", escaped(given))
+    })
+}
+
+/// Waits for a member, if that is asked for, and says how it is then.
+fn wait_for(at: &ControlArgs, waited: Option<u8>, output: Output) -> Result<&'static str> {
+    let Some(member) = waited else { return Ok("is rebuilt now") };
+    wait::wait(&socket_path(&at.control)?, Work::Member(member), output)?;
+    Ok("has everything")
 }
 
 /// The secret that the running array is handed for an address: none when the address has its own, or none is
@@ -134,9 +196,21 @@ fn secret_for(address: &str, secret_file: Option<&PathBuf>) -> Result<Option<Han
     Ok(secrets.known(&uri)?.map(HandedSecret))
 }
 
-pub(crate) fn rebuild(args: &MemberOfArgs, output: Output) -> Result<()> {
-    let answer = call(&args.at, &ControlRequest::Rebuild { member: args.member.clone() })?;
-    output.document(&answer, || format!("member {} is rebuilt now", args.member))
+pub(crate) fn rebuild(args: &RebuildArgs, output: Output) -> Result<()> {
+    let MemberOfArgs { at, member } = &args.of;
+    let waited = args.wait.wait.then(|| index_of(at, member)).transpose()?;
+    let answer = call(at, &ControlRequest::Rebuild { member: member.clone() })?;
+    let now = wait_for(at, waited, output)?;
+    output.document(&answer, || format!("member {member} {now}"))
+}
+
+pub(crate) fn clear_errors(args: &ClearErrorsArgs, output: Output) -> Result<()> {
+    let member = args.member.clone();
+    let answer = call(&args.at, &ControlRequest::ClearErrors { member })?;
+    output.document(&answer, || match &args.member {
+        Some(member) => format!("the counters of member {member} begin anew"),
+        None => "the counters of all members begin anew".to_owned(),
+    })
 }
 
 pub(crate) fn stop(args: &StopArgs, output: Output) -> Result<()> {
@@ -200,11 +274,29 @@ fn show_survey(report: &SurveyReport) -> String {
     report.notes.iter().fold(text, |text, note| text + &format!("  {}\n", escaped(note)))
 }
 
+/// What went wrong with a member, as far as anything did.
+fn show_faults(member: &MemberStatus) -> String {
+    let counts = [
+        (member.wrong_blocks, "wrong blocks"),
+        (member.lost_writes, "lost writes"),
+        (member.unreadable_blocks, "unreadable blocks"),
+        (member.late, "late reads"),
+        (member.reconnects, "reconnects"),
+    ];
+    let told = counts.into_iter().filter(|(count, _)| *count > 0);
+    told.fold(format!("{} errors", member.errors), |text, (count, what)| {
+        text + &format!(", {count} {what}")
+    })
+}
+
 /// A status for people.
 pub(crate) fn show(status: &ArrayStatus) -> String {
+    let named = match &status.path {
+        Some(path) => format!("volume {}", shown(path)),
+        None => format!("array '{}'", shown(&status.name)),
+    };
     let mut text = format!(
-        "array '{}', level {}, {}, {} of {} used{}\n",
-        shown(&status.name),
+        "{named}, level {}, {}, {} of {} used{}\n",
         status.level,
         status.state,
         size::show(status.used_bytes),
@@ -236,27 +328,28 @@ pub(crate) fn show(status: &ArrayStatus) -> String {
     if let Some(scrub) = &status.scrub {
         text += &format!("  {}\n", scrub::show_line(scrub));
     }
-    if let Some(progress) = &status.progress {
-        let kind = progress.kind.replace('_', "-");
-        let member = progress.member.map(|member| format!(" of member {member}"));
-        let percent = progress.done_bytes as f64 / progress.total_bytes.max(1) as f64 * 100.0;
-        text += &format!("  {kind}{}: {percent:.1}%\n", member.unwrap_or_default());
+    for progress in status.progress.iter().chain(&status.progress_beside) {
+        text += &format!("  {}\n", progress::show(progress));
     }
     for member in &status.members {
         let (read, written) = (size::show(member.read_bytes), size::show(member.written_bytes));
         let serves = ["in_sync", "catching_up"].contains(&member.state.as_str());
         let is_open = serves && !member.exclusive && !status.read_only;
         text += &format!(
-            "  {:>2}  {:<11}  {}  read {read}, written {written}, {} errors{}\n",
+            "  {:>2}  {:<11}  {}  read {read}, written {written}, {}{}{}\n",
             member.index,
             member.state,
             escaped(&member.url),
-            member.errors,
+            show_faults(member),
+            if member.slow { ", slow: what it has is read from the others" } else { "" },
             if is_open { ", not fenced" } else { "" }
         );
         if let Some(error) = &member.last_error {
             text += &format!("      last error: {}\n", escaped(error));
         }
+    }
+    for spare in &status.spares {
+        text += &format!("   -  {:<11}  {}\n", "spare", escaped(spare));
     }
     text
 }

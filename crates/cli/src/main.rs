@@ -30,6 +30,7 @@ mod panics;
 mod pattern;
 mod plan;
 mod process;
+mod progress;
 mod quickstart;
 mod scrub;
 mod secret;
@@ -38,6 +39,7 @@ mod simulate;
 mod size;
 mod target;
 mod volume;
+mod wait;
 
 use std::{io::IsTerminal as _, process::ExitCode};
 
@@ -51,6 +53,7 @@ use netraid_control::text::escaped;
 use output::Output;
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
+use wait::NotWaited;
 
 /// A small write to an array takes some twenty pieces of memory for its way, and gives them back: with the C library's that is a
 /// seventh of its time.
@@ -90,7 +93,9 @@ enum Command {
     /// Put another device in a member's place, and rebuild it
     Replace(control::ReplaceArgs),
     /// Take a member back that was set aside or missing, and write what it lacks
-    Rebuild(control::MemberOfArgs),
+    Rebuild(control::RebuildArgs),
+    /// Have the counters of what went wrong with members of a running array begin anew
+    ClearErrors(control::ClearErrorsArgs),
     /// Read everything at rest of a running array, and write again what is wrong; without a command,
     /// show how that is
     Scrub(scrub::ScrubArgs),
@@ -152,7 +157,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&error);
-            ExitCode::FAILURE
+            match error.downcast_ref::<NotWaited>() {
+                Some(why) => ExitCode::from(why.status()),
+                None => ExitCode::FAILURE,
+            }
         }
     };
     lines::finish();
@@ -172,6 +180,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Fail(args) => control::fail(&args, output),
         Command::Replace(args) => control::replace(&args, output),
         Command::Rebuild(args) => control::rebuild(&args, output),
+        Command::ClearErrors(args) => control::clear_errors(&args, output),
         Command::Scrub(args) => scrub::run(&args, output),
         Command::Lun(args) => target::lun(&args, output),
         Command::Filter(args) => target::filter(&args, output),

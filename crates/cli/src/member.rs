@@ -36,7 +36,12 @@ impl MemberArgs {
 
     /// The members in the order in which they were given.
     pub(crate) fn configs(&self) -> Result<Vec<MemberConfig>> {
-        let mut configs = configs(&self.urls, &self.secrets)?;
+        self.configs_of(&self.urls)
+    }
+
+    /// Other devices, reached as the members are.
+    pub(crate) fn configs_of(&self, urls: &[String]) -> Result<Vec<MemberConfig>> {
+        let mut configs = configs(urls, &self.secrets)?;
         for config in &mut configs {
             (config.digests, config.sessions) = (self.digests, self.sessions);
         }

@@ -84,6 +84,11 @@ impl Output {
         self.bar(what, total, form)
     }
 
+    /// A bar of bytes whose message, length, and speed (its prefix) are told as they become known.
+    pub(crate) fn progress_told(self, what: &str) -> ProgressBar {
+        self.bar(what, 0, "{msg} [{wide_bar}] {bytes}/{total_bytes} {prefix}")
+    }
+
     /// The same for anything that is counted.
     pub(crate) fn progress_of_steps(self, what: &str, total: u64) -> ProgressBar {
         self.bar(what, total, "{msg} [{wide_bar}] {pos}/{len} {eta}")

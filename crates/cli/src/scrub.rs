@@ -1,7 +1,5 @@
 //! `netraid scrub`: has a running array read everything at rest and repair what is wrong.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use netraid_engine::control::{
@@ -10,13 +8,11 @@ use netraid_engine::control::{
 use serde_json::Value;
 
 use crate::{
-    control::{ControlArgs, call},
+    control::{ControlArgs, call, socket_path},
     output::Output,
-    size,
+    progress, size,
+    wait::{self, NO_ARRAY, Work},
 };
-
-/// How often `--wait` looks.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// What a scrub is to do.
 #[derive(Debug, Clone, Args)]
@@ -45,8 +41,9 @@ pub(crate) struct ScrubArgs {
     /// confirms them; what was never written there may show old bytes then
     #[arg(long, requires = "start")]
     trust_parity: bool,
-    /// Wait until it has ended, and fail if something could not be repaired; what could not be checked, because its
-    /// member is away, is told and is no failure
+    /// Stay until it has ended, and show how far it is. Ends with 1 when something could not be repaired, or it is stopped
+    /// before it is complete (what could not be checked, because its member is away, is told and is no failure), with 3
+    /// after a signal, which does not end the scrub, and with 4 when the array's process goes away
     #[arg(long)]
     wait: bool,
 }
@@ -67,14 +64,10 @@ pub(crate) fn run(args: &ScrubArgs, output: Output) -> Result<()> {
         let from = args.from.unwrap_or_default();
         call(&args.at, &ControlRequest::Scrub { action, rate, from, trust_parity })?;
     }
-    let scrub = loop {
-        let scrub = look(args)?;
-        let is_over = scrub.as_ref().is_none_or(is_over);
-        if is_over || !args.wait {
-            break scrub;
-        }
-        std::thread::sleep(LOOK);
-    };
+    let mut scrub = look(args)?;
+    if args.wait && scrub.as_ref().is_some_and(|scrub| !is_over(scrub)) {
+        scrub = wait::wait(&socket_path(args.at.path())?, Work::Scrub, output)?.scrub;
+    }
     let Some(scrub) = scrub else {
         return output.document(&Value::Null, || "no scrub since the array was opened".to_owned());
     };
@@ -91,7 +84,7 @@ pub(crate) fn run(args: &ScrubArgs, output: Output) -> Result<()> {
 fn look(args: &ScrubArgs) -> Result<Option<ScrubStatus>> {
     let answer = call(&args.at, &ControlRequest::Status)?;
     if answer.get("kind").and_then(Value::as_str) != Some("array") {
-        bail!("what listens there is no array; give the control socket of `netraid attach`");
+        bail!(NO_ARRAY);
     }
     let status: ArrayStatus = serde_json::from_value(answer).context("the array's answer")?;
     Ok(status.scrub)
@@ -103,11 +96,12 @@ fn is_over(scrub: &ScrubStatus) -> bool {
 
 /// A scrub in one line.
 pub(crate) fn show_line(scrub: &ScrubStatus) -> String {
-    let percent = scrub.done_bytes as f64 / scrub.total_bytes.max(1) as f64 * 100.0;
     let far = if is_over(scrub) && scrub.state == "complete" {
         String::new()
     } else {
-        format!(" at {percent:.1}%, stripe {}", scrub.next)
+        let speed = progress::show_speed(scrub.bytes_per_s, scrub.left_ms);
+        let far = progress::show_part(scrub.done_bytes, scrub.total_bytes);
+        format!(" at {far}{speed}, stripe {}", scrub.next)
     };
     let new_sums = match scrub.new_sums {
         0 => String::new(),

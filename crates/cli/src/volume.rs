@@ -10,13 +10,14 @@ use netraid_engine::array::{ArrayHandle, Event};
 use netraid_files::{Cluster, Error, Volume, VolumeOptions};
 
 use crate::{
-    attach::{ExportArgs, Running, export},
+    attach::{ExportArgs, Running, export, parse_pause},
     cluster::{AccessArgs, LayoutArgs, RateArgs, parse_duration, with_offer},
     names::{self, ListArgs, PathArgs},
     output::Output,
     runtime, runtime_of,
-    signal::{NOT_CLOSED, Stop, settle, stop_with_parent, until_stopped},
+    signal::{Interrupted, NOT_CLOSED, Stop, settle, stop_with_parent, until_stopped},
     size,
+    wait::{NotWaited, Shown, Work},
 };
 
 #[derive(Debug, Clone, Args)]
@@ -106,6 +107,11 @@ struct AttachArgs {
     /// How long a member may be away before another segment takes its place: 30s, 10m, or `never`
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_patience)]
     replace_after: Patience,
+    /// How long requests wait when so many members are away that the others cannot serve; the volume goes on by itself when
+    /// enough are back, and fails when the time is over. 0: it fails at once. One without a log (level 0) or that is read
+    /// only always does
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_pause)]
+    pause: Duration,
     /// How long it goes on when the mediator is not heard of; the mediator's usual
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     term: Option<Duration>,
@@ -160,6 +166,10 @@ fn remove(args: &VolumeRemoveArgs, output: Output) -> Result<()> {
     names::remove_each(&args.paths, remove, output)
 }
 
+/// What a signal leaves of a `heal`.
+const HEALS_NO_MORE: &str = "the rebuild has ended with the command, and what it wrote stays: the next `netraid volume heal`, or \
+     whoever opens the volume to write, goes on there";
+
 /// Opens it to write, and closes it when all members hold everything.
 fn heal(args: &HealArgs, output: Output) -> Result<()> {
     let cluster = args.access.cluster()?;
@@ -171,14 +181,24 @@ fn heal(args: &HealArgs, output: Output) -> Result<()> {
             ..VolumeOptions::new(Mode::Write)
         };
         let volume = Volume::open(&cluster, &args.path, options, &netraid_engine::pool()).await?;
-        let is_whole = volume.whole(args.limit).await;
+        let mut shown = Shown::new(Work::Whole, output);
+        let is_whole = volume
+            .whole_shown(args.limit, |status| {
+                shown.show(status);
+            })
+            .await;
+        drop(shown);
         volume.close(None).await?;
         if !is_whole? {
             bail!("{}: not all members hold everything yet; see `netraid stat`", args.path);
         }
         Ok(cluster.stat(&args.path).await?)
     };
-    let entry = runtime()?.block_on(until_stopped(&cluster, healed))?;
+    let healed = runtime()?.block_on(until_stopped(&cluster, healed));
+    let entry = healed.map_err(|error| match error.is::<Interrupted>() {
+        true => NotWaited::Interrupted(HEALS_NO_MORE.to_owned()).into(),
+        false => error,
+    })?;
     output.document(&entry, || names::describe(&entry))
 }
 
@@ -215,6 +235,7 @@ async fn serve_until_stopped(
         // Data has a length, which whoever writes blocks does not keep.
         kind: Some(Kind::Volume),
         replace_after: args.replace_after.0,
+        pause: args.pause,
         ..args.rates.options(mode)
     };
     let volume = tokio::select! {

@@ -8,9 +8,10 @@ use std::{
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use netraid_cluster::{
+    Code,
     access::{AccessFile, AccessPlace, Bearer, Role},
     audit::{LogEntry, LogPage},
-    http::{Client, RequestError},
+    http::{Asked, Client, RequestError},
     mediator::{
         AgentEntry, AgentState, CheckReport, DifferenceKind, MediatorStatus, NewAccess, NewToken,
         PAGE_MAX,
@@ -19,10 +20,13 @@ use netraid_cluster::{
     paging::Pages,
 };
 use netraid_control::{
+    clocks::Difference,
+    retry::Failure,
     text::{escaped, shown},
     units::AgentId,
 };
 use serde::{Serialize, de::IgnoredAny};
+use serde_json::json;
 
 use crate::{
     cluster::{AccessArgs, parse_duration},
@@ -80,17 +84,13 @@ pub(crate) struct AgentArgs {
     agent: AgentId,
 }
 
-fn client(access: &AccessArgs, limit: Duration) -> Result<Client> {
-    Ok(Client::with_access(&access.file()?, limit)?)
-}
-
 pub(crate) fn access(args: &NewAccessArgs, output: Output) -> Result<()> {
     let own = args.access.file()?;
     // Also has writes beyond a limit of files fail, instead of ending the process.
     let runtime = runtime()?;
     // Before there is a token that nobody would have.
     let place = args.output.as_deref().map(prepare).transpose()?;
-    let client = Client::with_access(&own, ANSWER_LIMIT)?;
+    let client = args.access.client(ANSWER_LIMIT)?;
     let role = match args.role {
         RoleArg::Admin => Role::Admin,
         RoleArg::Client => Role::Client,
@@ -99,7 +99,8 @@ pub(crate) fn access(args: &NewAccessArgs, output: Output) -> Result<()> {
     };
     let for_ms = args.term.map(|term| u64::try_from(term.as_millis())).transpose()?;
     let new = NewAccess { role, name: args.name.clone(), for_ms };
-    let made: NewToken = runtime.block_on(client.post("/v1/access", &new))?;
+    let made: Result<NewToken, RequestError> = runtime.block_on(client.post("/v1/access", &new));
+    let made = made.map_err(perhaps_made)?;
     let id = made.entry.id;
     let made = AccessFile { token: Bearer::from_text(made.token), ..own };
     let delivered = match place {
@@ -127,12 +128,23 @@ fn prepare(path: &Path) -> Result<AccessPlace> {
     AccessPlace::prepare(path).map_err(|error| anyhow!("-o {error}; {other}"))
 }
 
+/// A request for a token that reached the mediator is not sent again: that would make another one.
+fn perhaps_made(error: RequestError) -> anyhow::Error {
+    match error.failure() {
+        Failure::Broken => anyhow!(
+            "{error}; a bearer token may have been made that nobody has: `netraid mediator log` says so, with its \
+             number, and DELETE /v1/access/NUMBER takes it back"
+        ),
+        Failure::Unreached | Failure::Final => error.into(),
+    }
+}
+
 async fn take_back(client: &Client, id: u64) -> Result<(), RequestError> {
     client.delete::<IgnoredAny>(&format!("/v1/access/{id}")).await.map(drop)
 }
 
 pub(crate) fn check(args: &CheckArgs, output: Output) -> Result<()> {
-    let client = client(&args.access, CHECK_LIMIT)?;
+    let client = args.access.client(CHECK_LIMIT)?;
     let report: CheckReport = runtime()?.block_on(client.get("/v1/check"))?;
     output.document(&report, || {
         let mut text = format!(
@@ -173,7 +185,7 @@ pub(crate) struct LogArgs {
 
 /// One line each, or one document with all.
 pub(crate) fn log(args: &LogArgs, output: Output) -> Result<()> {
-    let client = client(&args.access, ANSWER_LIMIT)?;
+    let client = args.access.client(ANSWER_LIMIT)?;
     let since = args.since.map(|since| u64::try_from(since.as_millis())).transpose()?;
     let since = since.map(|since| now().0.saturating_sub(since));
     let since = since.map(|since| format!("&since={since}")).unwrap_or_default();
@@ -205,15 +217,27 @@ fn log_line(entry: &LogEntry) -> String {
 }
 
 pub(crate) fn status(access: &AccessArgs, output: Output) -> Result<()> {
-    let client = client(access, ANSWER_LIMIT)?;
-    let status: MediatorStatus = runtime()?.block_on(client.get("/v1/status"))?;
+    let client = access.client(ANSWER_LIMIT)?;
+    let (status, agents): (MediatorStatus, Vec<AgentEntry>) = runtime()?.block_on(async {
+        anyhow::Ok((client.get("/v1/status").await?, client.get("/v1/agents").await?))
+    })?;
+    let wrong = agents.iter().filter_map(|entry| clock(entry).map(|clock| (&entry.status, clock)));
+    let clocks: String = wrong
+        .map(|(agent, clock)| format!("\nagent {} on {}: {clock}", agent.agent, shown(&agent.host)))
+        .collect();
     output.document(&status, || {
         let MediatorStatus { mediator, names, plans, agents, reachable, bookings } = &status;
         format!(
             "mediator {mediator}: {names} names, {plans} plans, {bookings} bookings under way, \
-             {reachable} of {agents} agents reachable"
+             {reachable} of {agents} agents reachable{clocks}"
         )
     })
+}
+
+/// What is wrong with an agent's clock, if people are to know.
+fn clock(entry: &AgentEntry) -> Option<Difference> {
+    let difference = Difference { ahead_ms: entry.clock_ahead_ms? };
+    (entry.state != AgentState::Away && difference.is_told()).then_some(difference)
 }
 
 /// An agent in one line.
@@ -225,8 +249,9 @@ fn line(entry: &AgentEntry) -> String {
     };
     let status = &entry.status;
     let (left, all) = (status.left, status.capacity);
+    let clock = clock(entry).map(|clock| format!(", but {clock}")).unwrap_or_default();
     format!(
-        "{}  {state}  {} {}  {} segments  left: space {} of {}, device {}/s of {}/s, network {}/s of {}/s",
+        "{}  {state}{clock}  {} {}  {} segments  left: space {} of {}, device {}/s of {}/s, network {}/s of {}/s",
         status.agent,
         shown(&status.host),
         shown(&status.portal),
@@ -246,7 +271,7 @@ struct Agents {
 }
 
 pub(crate) fn agents(access: &AccessArgs, output: Output) -> Result<()> {
-    let client = client(access, ANSWER_LIMIT)?;
+    let client = access.client(ANSWER_LIMIT)?;
     let agents: Vec<AgentEntry> = runtime()?.block_on(client.get("/v1/agents"))?;
     let agents = Agents { agents };
     output.document(&agents, || {
@@ -256,10 +281,21 @@ pub(crate) fn agents(access: &AccessArgs, output: Output) -> Result<()> {
 }
 
 pub(crate) fn set_agent(args: &AgentArgs, what: &str, output: Output) -> Result<()> {
-    let client = client(&args.access, ANSWER_LIMIT)?;
+    let client = args.access.client(ANSWER_LIMIT)?;
     let path = format!("/v1/agents/{}/{what}", args.agent);
-    let entry: AgentEntry = runtime()?.block_on(client.post(&path, &()))?;
-    output.document(&entry, || line(&entry))
+    let asked: Asked<AgentEntry> = runtime()?.block_on(client.post_again(&path, &(), None));
+    match asked.answer {
+        // It was retired, and the answer to that was lost.
+        Err(RequestError::Refused(problem))
+            if asked.may_be_done && problem.code == Code::Absent =>
+        {
+            output.document(&json!({ "agent": args.agent }), || format!("{}  is gone", args.agent))
+        }
+        answer => {
+            let entry = answer?;
+            output.document(&entry, || line(&entry))
+        }
+    }
 }
 
 #[cfg(test)]

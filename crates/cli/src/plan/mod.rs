@@ -5,6 +5,7 @@
 
 mod calibrate;
 mod show;
+mod transfer;
 
 use std::{
     fs,
@@ -71,11 +72,18 @@ pub(crate) struct PlanArgs {
 enum What {
     /// Print a site's file made of measurements
     Calibrate(calibrate::CalibrateArgs),
+    /// List the transfer plans of a cluster that are in force: who has what open, as far as one may see that
+    Ls(transfer::ListArgs),
+    /// End a transfer plan of a cluster: whoever has it is shut out, and others may have what it is of at once
+    End(transfer::EndArgs),
 }
 
 pub(crate) fn run(args: &PlanArgs, output: Output) -> Result<()> {
-    if let Some(What::Calibrate(args)) = &args.what {
-        return calibrate::run(args, output);
+    match &args.what {
+        Some(What::Calibrate(args)) => return calibrate::run(args, output),
+        Some(What::Ls(args)) => return transfer::list(args, output),
+        Some(What::End(args)) => return transfer::end(args, output),
+        None => {}
     }
     let Some(path) = &args.site else {
         let preset = Preset::find("today").context("a preset to begin with")?;
