@@ -131,7 +131,7 @@ generation() { "$NETRAID" stat --json /v | jq .stored.generation; }
 before=$(generation)
 load write 8MiB 1 >/dev/null
 take=("$NETRAID" volume attach --take-over /v)
-refused "another process of this machine" "${take[@]}" --nbd "unix:$WORK/other.sock"
+refused "is open to write in process ${PID[engine]} of this machine" "${take[@]}" --nbd "unix:$WORK/other.sock"
 expect "$before" "$(generation)" "generation after a refusal for the lock"
 load write 8MiB 2 >/dev/null
 # As from another machine, which has no such lock.

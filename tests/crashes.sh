@@ -16,7 +16,7 @@ coin() { [ $((RANDOM % 2)) = 0 ]; }
 open_array() {
     rm -f "$WORK/nbd.sock"
     CONTROL=unix:$WORK/control.sock
-    launch engine "$NETRAID" attach --json --nbd "unix:$WORK/nbd.sock" --control "$CONTROL" "${URLS[@]}"
+    launch engine "$NETRAID" attach --degraded --json --nbd "unix:$WORK/nbd.sock" --control "$CONTROL" "${URLS[@]}"
 }
 # verified: the client has read everything since the last loss, and it was right.
 verified() { next_event client '.event == "verified"'; }

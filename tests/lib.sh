@@ -163,6 +163,17 @@ array() {
 state() { "$NETRAID" status --json "$CONTROL" | jq -r .state; }
 member_state() { "$NETRAID" status --json "$CONTROL" | jq -r ".members[$1].state"; }
 
+is_in_state() { [ "$(member_state "$1")" = "$2" ]; }
+
+# await SECONDS COMMAND...: until it succeeds, so long at most.
+await() {
+    local deadline=$((SECONDS + $1))
+    until "${@:2}"; do
+        [ $SECONDS -lt $deadline ] || fail "after $1 s not yet: ${*:2}: $("$NETRAID" status "$CONTROL")"
+        sleep 0.05
+    done
+}
+
 # rebuilt: waits until the engine reports the end of a rebuild.
 rebuilt() { next_event engine '.event == "rebuilt"' >/dev/null; }
 

@@ -43,7 +43,7 @@ huge=$((1 << 60))
 
 serves_without_m0() {
     : >"$WORK/engine.err"
-    attach "${URLS[@]}"
+    attach --degraded "${URLS[@]}"
     expect degraded "$(state)" "state without the one that lies"
     grep -q "is left out as member 0" "$WORK/engine.err" || fail "nobody names who lies"
     load verify 8MiB 1
@@ -61,7 +61,7 @@ for lie in "$GENERATION <Q $huge" "$GENERATION <Q $((huge - 1)) $EPOCH <Q $huge"
     serves_without_m0
     "$NETRAID" examine --json "${URI[m1]}" | jq -e '[.. | .generation? // empty] | max < 1000' >/dev/null ||
         fail "another member has the number of the one that lies"
-    attach "${URLS[@]}"
+    attach --degraded "${URLS[@]}"
     "$NETRAID" replace "$CONTROL" 0 "${URI[m0]}" --force
     rebuilt
     expect optimal "$(state)" "state when the one that lied was made anew"
@@ -87,7 +87,7 @@ stop m0
 size=$(stat -c %s "$WORK/m0.img")
 truncate -s $((size - 512)) "$WORK/m0.img"
 target m0 $((size - 512))
-attach "${URLS[@]}"
+attach --degraded "${URLS[@]}"
 expect degraded "$(state)" "state without the one that is short"
 grep -q "its capacity in bytes" "$WORK/engine.err" || fail "nobody says that a member is short"
 load verify 8MiB 1
@@ -139,7 +139,7 @@ PYTHON
 target m0
 for seed in 3 4 5; do
     : >"$WORK/engine.err"
-    attach "${URLS[@]}"
+    attach --degraded "${URLS[@]}"
     expect degraded "$(state)" "state without the one that lies about what is written"
     [ "$seed" != 3 ] || grep -q "its written bits are far ahead" "$WORK/engine.err" || fail "nobody names who lies"
     load verify 8MiB "$seed"

@@ -8,7 +8,7 @@ stop engine
 refused "2 of 4.*member [0-3]" "$NETRAID" attach --nbd 127.0.0.1:0 "${URLS[0]}" "${URLS[3]}"
 
 # While it runs: the second loss ends in errors, never in wrong bytes.
-attach "${URLS[@]}"
+attach --pause 0 "${URLS[@]}"
 crash m0
 load verify 50MiB 1
 expect degraded "$(state)" "state after one loss"

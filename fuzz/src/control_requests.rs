@@ -78,12 +78,13 @@ impl Service for ArrayService {
     async fn answer(&self, request: ControlRequest) -> Result<Value, String> {
         same_again(&request);
         match request {
-            ControlRequest::Status | ControlRequest::Scrub { .. } | ControlRequest::Stop { .. } => {
-                Ok(Value::Null)
-            }
-            ControlRequest::Fail { member } | ControlRequest::Rebuild { member } => {
-                address(&member)
-            }
+            ControlRequest::Status
+            | ControlRequest::Scrub { .. }
+            | ControlRequest::Stop { .. }
+            | ControlRequest::ClearErrors { member: None } => Ok(Value::Null),
+            ControlRequest::Fail { member }
+            | ControlRequest::Rebuild { member }
+            | ControlRequest::ClearErrors { member: Some(member) } => address(&member),
             ControlRequest::Replace { member, with, .. } => {
                 address(&member)?;
                 address(&with)
@@ -279,11 +280,12 @@ impl Line {
     }
 }
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "status",
     "fail",
     "replace",
     "rebuild",
+    "clear_errors",
     "stop",
     "add_lun",
     "resize_lun",
