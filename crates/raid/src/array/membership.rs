@@ -12,7 +12,7 @@ use super::{ArrayMachine, Event, Life, MemberCaps, op::Owner};
 use crate::{
     label::{Closure, Label, MemberEntry, Uuid},
     lack::Lack,
-    member::{MemberIndex, MemberState},
+    member::{MemberIndex, MemberSet, MemberState},
     regions::LABEL_OFFSETS,
 };
 
@@ -63,13 +63,17 @@ impl ArrayMachine {
 
     /// Whether the array can serve without `member`.
     pub(super) fn can_lose(&self, member: MemberIndex) -> bool {
-        let in_sync = self
-            .geometry
-            .member_indices()
-            .filter(|other| *other != member && self.label.state(*other) == MemberState::InSync);
-        let needed = u32::from(self.geometry.members()) - self.geometry.tolerance();
         self.label.state(member) != MemberState::InSync
-            || u32::try_from(in_sync.count()).is_ok_and(|count| count >= needed)
+            || self.can_serve_without(core::iter::once(member).collect())
+    }
+
+    /// Whether the members in sync suffice without `members`.
+    pub(super) fn can_serve_without(&self, members: MemberSet) -> bool {
+        let in_sync = self.geometry.member_indices().filter(|other| {
+            !members.contains(*other) && self.label.state(*other) == MemberState::InSync
+        });
+        let needed = u32::from(self.geometry.members()) - self.geometry.tolerance();
+        u32::try_from(in_sync.count()).is_ok_and(|count| count >= needed)
     }
 
     /// Sets a live member aside, or fails the array when it cannot serve without it.
@@ -81,7 +85,7 @@ impl ArrayMachine {
             return self.fail_array(member, reason);
         }
         let entry = &mut self.label.members[member.as_usize()];
-        entry.state = MemberState::Faulty;
+        entry.state.change(MemberState::Faulty);
         entry.rebuilt_stripes = 0;
         let reason = reason.to_string();
         self.events.push_back(Event::Member { member, state: MemberState::Faulty, reason });
@@ -143,8 +147,7 @@ impl ArrayMachine {
     /// A member holds everything now.
     pub(super) fn member_caught_up(&mut self, member: MemberIndex) {
         let entry = &mut self.label.members[member.as_usize()];
-        assert_eq!(entry.state, MemberState::CatchingUp, "caught up without catching up");
-        entry.state = MemberState::InSync;
+        entry.state.change(MemberState::InSync);
         entry.rebuilt_stripes = 0;
         let reason = "rebuilt".to_string();
         self.events.push_back(Event::Member { member, state: MemberState::InSync, reason });

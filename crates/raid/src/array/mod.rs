@@ -370,6 +370,21 @@ impl ArrayMachine {
         Ok(())
     }
 
+    /// Whether all of `members` can be set aside together: the array is open, may write labels, has not failed, and the
+    /// other members suffice.
+    #[must_use]
+    pub fn can_lose_all(&self, members: MemberSet) -> bool {
+        let is_open = self.life == Life::Open && !self.read_only && self.failed.is_none();
+        is_open && self.can_serve_without(members)
+    }
+
+    /// Sets a member aside that is away, or has lost what it had not made stable; the array fails where it cannot serve
+    /// without that member.
+    pub fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
+        self.fail_member(member, reason);
+        self.run();
+    }
+
     /// Whether [`Self::handle_replace`] would take a device in `member`'s place, after setting it
     /// aside if it is live.
     ///

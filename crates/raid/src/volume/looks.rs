@@ -113,23 +113,31 @@ impl<M: Machine, U> Volume<M, U> {
             }
         }
         let overdue = self.presence.overdue();
-        if !overdue.is_empty() && self.machine.can_lose_all(overdue) {
+        // A member of an array without a log does not catch up: there a request tells, or the loss of its cache.
+        let may_go = self.machine.has_log() && self.machine.can_lose_all(overdue);
+        if !overdue.is_empty() && may_go {
             overdue.iter().for_each(|member| self.give_up(looks, member));
         }
-        // What such a member answers is not believed in any case; and the labels that set it aside would meet
-        // those that are away.
-        if self.machine.is_read_only() || !self.suspects(looks).is_empty() {
-            return;
+        if !self.machine.is_read_only() {
+            self.set_aside_who_forgot(looks, &members);
         }
+    }
+
+    /// Sets members aside that have lost what was not stable on them, also while nobody asks for anything: what such a
+    /// member answers is not believed in any case, and one that has forgotten this engine's registration gets no session
+    /// before its place takes it anew.
+    fn set_aside_who_forgot(&mut self, looks: &[Look], members: &[MemberIndex]) {
         let has_lost = |member: &MemberIndex| {
             let losses = looks[member.as_usize()].report.as_ref().map(|it| it.cache_losses);
             let place = &self.places[member.as_usize()];
             losses.is_some_and(|losses| place.has_lost_its_cache(losses))
                 && self.state(*member).is_live()
         };
-        // More than the array can do without are not set aside while nobody asks for anything.
-        let lost: MemberSet = members.into_iter().filter(has_lost).collect();
-        if !lost.is_empty() && self.machine.can_lose_all(lost) {
+        let lost: MemberSet = members.iter().copied().filter(has_lost).collect();
+        // The labels that set a member aside would meet those that are away. More members than the array can do without
+        // are not set aside while nobody asks for anything.
+        let are_others_there = self.suspects(looks).iter().all(|member| lost.contains(member));
+        if !lost.is_empty() && are_others_there && self.machine.can_lose_all(lost) {
             lost.iter().for_each(|member| self.machine.handle_gone(member, CACHE_LOST));
         }
     }

@@ -26,8 +26,7 @@ pub trait Machine {
     fn member_state(&self, member: MemberIndex) -> MemberState;
     fn failure(&self) -> Option<IoError>;
 
-    /// Whether members that are away can be set aside together, and come back by themselves. One of an array
-    /// without a log would be rebuilt from the beginning, and not by itself: there only a request tells.
+    /// Whether the array is open, may write, has not failed, and serves without all of these members.
     fn can_lose_all(&self, members: MemberSet) -> bool;
     fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError>;
 

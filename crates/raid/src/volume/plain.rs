@@ -70,8 +70,8 @@ impl Machine for Plain {
         self.machine.failure().cloned()
     }
 
-    fn can_lose_all(&self, _members: MemberSet) -> bool {
-        false
+    fn can_lose_all(&self, members: MemberSet) -> bool {
+        self.machine.can_lose_all(members)
     }
 
     fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
@@ -110,7 +110,9 @@ impl Machine for Plain {
     }
 
     // Its members are set aside when requests fail, or by command.
-    fn handle_gone(&mut self, _member: MemberIndex, _reason: &str) {}
+    fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
+        self.machine.handle_gone(member, reason);
+    }
 
     fn handle_device(
         &mut self,

@@ -71,7 +71,9 @@ impl<M: Machine, U> Volume<M, U> {
         let is_running = matches!(self.life, Life::Open | Life::Ending);
         let mut alone = MemberSet::EMPTY;
         alone.insert(member);
-        let may_go = self.state(member).is_live() && self.machine.can_lose_all(alone);
+        let may_go = self.state(member).is_live()
+            && self.machine.has_log()
+            && self.machine.can_lose_all(alone);
         if !is_running || !may_go {
             return;
         }

@@ -151,6 +151,28 @@ fn lost_caches_wait_while_a_member_is_suspect() {
 }
 
 #[test]
+fn a_member_that_has_lost_its_cache_is_set_aside_although_it_gets_no_session() {
+    let mut rig = watched(1);
+    rig.lose(3);
+    rig.report(3).cache_losses = 1;
+    assert_eq!(rig.look(), [Seen::Part(3)]);
+    assert_eq!(gone(&mut rig), [(3, CACHE_LOST.into())]);
+}
+
+#[test]
+fn without_a_log_a_lost_cache_is_told_to_the_machine_and_an_absence_is_not() {
+    let mut rig = Rig::opened_with(|script, _| (script.bears, script.has_log) = (1, false));
+    (0..3).for_each(|_| assert!(rig.look().is_empty()));
+    rig.lose(3);
+    rig.report(3).is_gone = true;
+    (0..10).for_each(|_| assert!(rig.look().is_empty()));
+    assert!(gone(&mut rig).is_empty());
+    rig.report(3).cache_losses = 1;
+    assert_eq!(rig.look(), [Seen::Part(3)]);
+    assert_eq!(gone(&mut rig), [(3, CACHE_LOST.into())]);
+}
+
+#[test]
 fn lost_caches_are_nothing_to_an_array_that_is_read_only() {
     let mut rig = Rig::opened_with(|script, _| script.is_read_only = true);
     rig.report(1).cache_losses = 1;
