@@ -260,7 +260,7 @@ pub fn assemble(found: &[Found], permissions: Permissions) -> Result<Assembly, A
     for index in truth.label.geometry.member_indices() {
         let entry = &mut assembly.label.members[index.as_usize()];
         if entry.state.is_live() && assembly.found[index.as_usize()].is_none() {
-            entry.state = MemberState::Missing;
+            entry.state.change(MemberState::Missing);
             entry.rebuilt_stripes = 0;
         }
     }

@@ -1,6 +1,10 @@
 //! Members: their numbers, sets of them, and their states.
 
+mod transitions;
+
 use core::fmt;
+
+pub use transitions::{Shown, TRANSITIONS, Transition};
 
 /// Most members that an array may have; sets of members are one word.
 pub const MEMBERS_MAX: usize = 64;

@@ -107,7 +107,7 @@ impl State {
                 stable.leave_again(round)
             }
         };
-        entry.state = MemberState::Faulty;
+        entry.state.change(MemberState::Faulty);
         self.log.joining.remove(member);
         self.members[at].leaving = true;
         self.members[at].incarnation += 1;

@@ -260,7 +260,7 @@ impl Array {
             }
             state.log.joining.remove(member);
             let entry = &mut state.label.members[member.as_usize()];
-            entry.state = MemberState::InSync;
+            entry.state.change(MemberState::InSync);
             entry.lack = Lack::NOTHING;
         }
         self.update_labels(|_| {}).await;
@@ -589,7 +589,7 @@ impl State {
     /// Has a member take part in all that begins now; answers its incarnation.
     fn join(&mut self, member: MemberIndex, caps: super::MemberCaps, reason: &str) -> u32 {
         let at = member.as_usize();
-        self.label.members[at].state = MemberState::CatchingUp;
+        self.label.members[at].state.change(MemberState::CatchingUp);
         let device = &mut self.members[at];
         device.caps = caps;
         device.incarnation += 1;

@@ -209,7 +209,9 @@ impl Array {
                 MemberState::CatchingUp => entry.lack.leave_again(base.round),
                 MemberState::Faulty | MemberState::Missing => entry.lack,
             };
-            entry.state = MemberState::Missing;
+            if entry.state != MemberState::Missing {
+                entry.state.change(MemberState::Missing);
+            }
             let why = state.suspects.liars.get(&member).cloned();
             let usual = "not there, or not up to date, when the array was opened";
             state.tell_member(member, why.as_deref().unwrap_or(usual));
