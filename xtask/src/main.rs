@@ -41,13 +41,13 @@ usage: cargo xtask TASK
                    tests with many more seeds and steps, scripts with more data, fuzz targets for
                    five minutes each, the array simulated for an hour; two to three hours on two free
                    cores
-  simulate [cluster | liars | way] [--minutes N | --runs N] [--seed S] [--level L] ...
+  simulate [cluster | liars | pace | way] [--minutes N | --runs N] [--seed S] [--level L] ...
                    arrays in a simulated world, seed after seed; --replay S shows
                    all of one seed
   coverage [--missing] [--runs N]
                    which regions of crates/raid its tests and N simulated runs (300) go through, by
                    file, and where they do not; needs LLVM's tools of the compiler's version
-  mutate [--seeds N] [--only NAME] [--world array|way] [--seconds N] [--seed S]
+  mutate [--seeds N] [--only NAME] [--world array|way|pace] [--seconds N] [--seed S]
                    plants one error after another in the array's machine, and shows in how many of
                    N (20) campaigns of a minute at most the simulator sees each
   licences         licences and sources of all dependencies

@@ -40,6 +40,7 @@ const STEPS: [Step; 12] = [
         simulate(&["--minutes", &minutes, "--failures", "20"])
     }),
     ("simulate liars", || simulate(&["liars", "--runs", "20000"])),
+    ("simulate pace", || simulate(&["pace", "--runs", "5000", "--failures", "20"])),
     ("simulate cluster", || simulate(&["cluster", "--runs", "4000"])),
     ("simulate way", || simulate(&["way", "--runs", "10000", "--failures", "20"])),
     ("coverage", || coverage::run(None, true)),

@@ -27,12 +27,15 @@ pub enum World {
     Array,
     /// The whole way: sessions, targets and their disks beneath an array.
     Way,
+    /// Members that answer at their own pace, and the machine that judges it.
+    Pace,
 }
 
 macro_rules! errors {
     (
         array { $($array:ident: $array_text:literal,)* }
         way { $($way:ident: $way_text:literal,)* }
+        pace { $($pace:ident: $pace_text:literal,)* }
         seldom_array { $($seldom_array:ident: $seldom_array_text:literal,)* }
         seldom_way { $($seldom_way:ident: $seldom_way_text:literal,)* }
     ) => {
@@ -41,6 +44,7 @@ macro_rules! errors {
         pub enum Planted {
             $(#[doc = $array_text] $array,)*
             $(#[doc = $way_text] $way,)*
+            $(#[doc = $pace_text] $pace,)*
             $(#[doc = $seldom_array_text] $seldom_array,)*
             $(#[doc = $seldom_way_text] $seldom_way,)*
         }
@@ -49,7 +53,7 @@ macro_rules! errors {
         impl Planted {
             /// All of them.
             pub const ALL: &[Self] = &[
-                $(Self::$array,)* $(Self::$way,)* $(Self::$seldom_array,)* $(Self::$seldom_way,)*
+                $(Self::$array,)* $(Self::$way,)* $(Self::$pace,)* $(Self::$seldom_array,)* $(Self::$seldom_way,)*
             ];
 
             /// Its name.
@@ -58,6 +62,7 @@ macro_rules! errors {
                 match self {
                     $(Self::$array => stringify!($array),)*
                     $(Self::$way => stringify!($way),)*
+                    $(Self::$pace => stringify!($pace),)*
                     $(Self::$seldom_array => stringify!($seldom_array),)*
                     $(Self::$seldom_way => stringify!($seldom_way),)*
                 }
@@ -69,6 +74,7 @@ macro_rules! errors {
                 match self {
                     $(Self::$array => World::Array,)*
                     $(Self::$way => World::Way,)*
+                    $(Self::$pace => World::Pace,)*
                     $(Self::$seldom_array => World::Array,)*
                     $(Self::$seldom_way => World::Way,)*
                 }
@@ -184,11 +190,13 @@ errors! {
         OrderDoneAtOnce: "A fence or the end of a plan does not wait for the commands of the sessions that it ends.",
         RightUnaskedAfterData: "A command is not asked for the right that it takes when its data has come.",
     }
-    seldom_array {
+    pace {
         HedgesUncapped: "Hedges send as many reads as they like.",
-        ComputedNotVerified: "What is computed from other members is given to users without a look at checksums.",
         SlowMemberForgiven: "A slow member counts as fast although a read to it is still under way.",
         StandstillCounted: "Time in which the engine stood still makes its members' reads late.",
+    }
+    seldom_array {
+        ComputedNotVerified: "What is computed from other members is given to users without a look at checksums.",
         GoesOnAfterTakeOver: "An array that paused goes on although another engine has had it meanwhile.",
         GoesOnWithOlderMembers: "An array that paused goes on with members that were set aside before.",
         PauseNeverEnds: "A pause goes on beyond its limit.",

@@ -371,6 +371,11 @@ impl Slowness {
     /// A member that is slow from now on, or no longer, or is to be probed.
     fn poll_slow(&mut self, own: Duration, whole: MemberSet) -> Option<Due> {
         self.members.iter_mut().for_each(|reads| reads.note_late(own));
+        // One that the array cannot do without, since another has left, is read from.
+        let is_needed = !self.geometry.can_serve_from(whole.without(self.slow));
+        if let Some(member) = self.slow.iter().next().filter(|_| is_needed) {
+            return Some(self.end_slow(own, member));
+        }
         for member in (0..self.geometry.members()).map(MemberIndex) {
             let reads = &mut self.members[member.as_usize()];
             let Some(slow) = &mut reads.slow else {
@@ -396,9 +401,7 @@ impl Slowness {
             let quiet = (slow.late_at - slow.since) * 2;
             let least = QUIET_MIN * (1 << reads.relapses.min(RELAPSES_MAX));
             if own >= slow.late_at + quiet.max(least).min(QUIET_MAX) {
-                reads.forgive(own);
-                self.slow.remove(member);
-                return Some(Due::NotSlow(member));
+                return Some(self.end_slow(own, member));
             }
             let is_idle = reads.classes[..READ_CLASSES].iter().all(ClassRequests::is_idle);
             if slow.probe_at <= own && is_idle {
@@ -411,6 +414,12 @@ impl Slowness {
             return self.compare(own, whole);
         }
         None
+    }
+
+    fn end_slow(&mut self, own: Duration, member: MemberIndex) -> Due {
+        self.members[member.as_usize()].forgive(own);
+        self.slow.remove(member);
+        Due::NotSlow(member)
     }
 
     /// A read that is late and was not hedged. Where what would be read for the hedge is late, too, a hedge is of no use; and
@@ -447,9 +456,11 @@ impl Slowness {
             all.sort_unstable();
             let Some((slowest, member)) = all.pop() else { continue };
             let Some((usual, _)) = all.get(all.len() / 2) else { continue };
+            // Its last reads may be of a time when all were slow, which others have forgotten since.
+            let is_still = self.members[member.as_usize()].longest.lately(own) >= slowest;
             let is_slow = slowest >= self.deadlines.read.0 && slowest >= *usual * SLOWER;
             let any = (own, Duration::MAX);
-            if is_slow && self.can_do_without(member, whole, Duration::ZERO, any) {
+            if is_slow && is_still && self.can_do_without(member, whole, Duration::ZERO, any) {
                 return Some(self.begin_slow(own, member, slowest));
             }
         }

@@ -18,6 +18,7 @@ pub mod dice;
 pub mod disk;
 pub mod liars;
 pub mod network;
+pub mod pace;
 pub mod station;
 pub mod target;
 pub mod time;

@@ -13,7 +13,7 @@ stamp=$(sha256sum <"$here/build.sh")
 packages=(
     user-mode-linux base-files bash busybox-static coreutils util-linux mount procps grep sed mawk
     diffutils kmod iproute2 udev e2fsprogs xfsprogs open-iscsi dmsetup multipath-tools sg3-utils
-    fio
+    fio mdadm nbd-client
 )
 tree=$(mktemp -d "$out/tree.XXXXXX")
 trap 'rm -rf "$tree"' EXIT

@@ -74,7 +74,16 @@ impl Slowness {
             if !is_silent || requests.give_up_at > own {
                 continue;
             }
-            let others = whole.iter().filter(|other| *other != member && !self.owes(*other));
+            // Where the others are slow, too, it may answer a little later than they do. A request has an end in any case.
+            let took = own.saturating_sub(sent);
+            let is_alike = |other: MemberIndex| {
+                let requests = &self.members[other.as_usize()];
+                let longest = requests.longest.lately(own).max(requests.longest_write.lately(own));
+                longest * LONGER > took && took < self.deadlines.write.1
+            };
+            let others = whole
+                .iter()
+                .filter(|other| *other != member && !self.owes(*other) && !is_alike(*other));
             // Who answered so long after it was sent was not cut off together with it.
             let since = sent + (due - sent) / 2;
             let answered =
@@ -83,7 +92,6 @@ impl Slowness {
             let unheard = others.iter().filter(|other| !answered(other)).collect();
             if self.geometry.can_serve_from(others) {
                 self.members[member.as_usize()].give_up_at = own + GIVE_UP_EVERY;
-                let took = own.saturating_sub(sent);
                 return Some(Due::GiveUp { member, took, unheard, is_silent: true });
             }
         }

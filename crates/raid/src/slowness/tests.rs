@@ -575,3 +575,17 @@ fn a_member_that_catches_up_is_sent_away_only_where_it_is_back_from_that() {
         assert_eq!(!found.is_empty(), was_given_up, "{found:?}");
     }
 }
+
+#[test]
+fn a_slow_member_without_which_the_array_cannot_do_any_more_is_read_from() {
+    let mut rig = Rig::new();
+    rig.run(Duration::from_secs(3));
+    rig.takes[1] = None;
+    rig.run(Duration::from_secs(2));
+    assert_eq!(rig.slow(), [1]);
+    rig.slowness.forget(MemberIndex(3));
+    let whole = [0, 1, 2, 4].map(MemberIndex).into_iter().collect();
+    rig.now += TICK;
+    assert_eq!(rig.slowness.poll_due(rig.now, whole), Some(Due::NotSlow(MemberIndex(1))));
+    assert_eq!(rig.slow(), []);
+}

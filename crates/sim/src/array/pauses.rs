@@ -51,17 +51,27 @@ impl<M: Machine> World<M> {
             return;
         }
         self.counts.all_away += 1;
+        let long = self.time_away();
         // Requests of before may take their time to fail.
-        let longest = Duration::from_micros(AWAY_MAX) + Plan::patience().deadline * 4;
+        let longest = Duration::from_micros(long.max(AWAY_MAX)) + Plan::patience().deadline * 4;
         self.away_until = self.now().after(longest);
         self.heal_all_harms();
-        let long = self.pause_dice.below(AWAY_MAX);
         match self.pause_dice.index(4) {
             0 => self.cut_all(long),
             1 => self.hang_all(long),
             2 => self.restart_all(long, false),
             _ => self.restart_all(long, true),
         }
+    }
+
+    /// How many microseconds all members stay away: now and then longer than a short pause may take.
+    fn time_away(&mut self) -> u64 {
+        let usual = self.pause_dice.below(AWAY_MAX);
+        if self.fittings.pause.is_zero() || !self.is_short_pause() || !self.pause_dice.one_in(4) {
+            return usual;
+        }
+        let limit = self.fittings.pause / PACE + PAUSE_SLACK * 2;
+        u64::try_from(limit.as_micros()).unwrap_or(AWAY_MAX) + usual
     }
 
     /// An engine pauses: it goes on, or gives up, in time.

@@ -16,10 +16,10 @@ use netraid_sim::{
     Seed, array,
     array::plan::Choice,
     campaign::{Extent, Failure},
-    way,
+    pace, way,
 };
 
-const USAGE: &str = "usage: netraid-mutate [--seeds N] [--only NAME] [--world array|way] [--seed S] \
+const USAGE: &str = "usage: netraid-mutate [--seeds N] [--only NAME] [--world array|way|pace] [--seed S] \
                      [--seconds N | --runs N] [--threads N]";
 
 struct Args {
@@ -131,6 +131,10 @@ fn run(world: World, first: Seed, extent: Extent, threads: usize) -> (u64, Vec<F
             let report = way::campaign::run(first, extent, threads, 1);
             (report.runs, report.failures)
         }
+        World::Pace => {
+            let report = pace::run(first, extent, threads, 1);
+            (report.runs, report.failures)
+        }
     }
 }
 
@@ -211,7 +215,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
                 parsed.world = Some(match value.as_str() {
                     "array" => World::Array,
                     "way" => World::Way,
-                    _ => return Err(format!("no world {value}; there are array and way")),
+                    "pace" => World::Pace,
+                    _ => return Err(format!("no world {value}; there are array, way and pace")),
                 });
             }
             "--seed" => parsed.seed = Seed(number()?),

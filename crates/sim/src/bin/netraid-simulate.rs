@@ -1,4 +1,4 @@
-//! Simulates arrays, with `cluster` a cluster, or with `liars` members that lie: `cargo xtask simulate`, or one seed
+//! Simulates arrays, with `cluster` a cluster, or with `liars` members that lie, with `pace` members that are slow: `cargo xtask simulate`, or one seed
 //! again with its trace.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
 
@@ -19,7 +19,7 @@ use netraid_sim::{
         world::World,
     },
     campaign::{Extent, panic_text},
-    cluster, liars, way,
+    cluster, liars, pace, way,
 };
 
 const USAGE: &str = "\
@@ -30,6 +30,8 @@ usage: netraid-simulate [--minutes N | --runs N] [--seed S] [--level L] [--log w
        netraid-simulate cluster --replay S [--last N]
        netraid-simulate liars [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
        netraid-simulate liars --replay S
+       netraid-simulate pace [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
+       netraid-simulate pace --replay S [--last N]
        netraid-simulate way [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
        netraid-simulate way --replay S [--last N]";
 
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
     let is_cluster = args.next_if(|first| first == "cluster").is_some();
     let is_liars = args.next_if(|first| first == "liars").is_some();
+    let is_pace = args.next_if(|first| first == "pace").is_some();
     let is_way = args.next_if(|first| first == "way").is_some();
     let args = match parse(args) {
         Ok(args) => args,
@@ -65,6 +68,9 @@ fn main() -> ExitCode {
     }
     if is_liars {
         return liars(&args);
+    }
+    if is_pace {
+        return paces(&args);
     }
     if is_way {
         return ways(&args);
@@ -161,6 +167,36 @@ fn liars(args: &Args) -> ExitCode {
     println!("commit {}", commit());
     println!("seed {}; again by liars --replay {}:", first.seed, first.seed);
     replay(first.seed)
+}
+
+/// Many arrays whose members answer at their own pace, or one with what happened.
+fn paces(args: &Args) -> ExitCode {
+    let replay = |seed, last: Option<usize>| {
+        let mut lines = Vec::new();
+        let ended = catch_unwind(AssertUnwindSafe(|| pace::run_one(seed, Some(&mut lines))));
+        let from = last.map_or(0, |last| lines.len().saturating_sub(last));
+        lines[from..].iter().for_each(|line| println!("{line}"));
+        let wrong = match ended {
+            Ok(outcome) => outcome.violation,
+            Err(panic) => Some(panic_text(panic.as_ref())),
+        };
+        wrong.map_or(ExitCode::SUCCESS, |wrong| {
+            println!("WRONG: {wrong}");
+            ExitCode::FAILURE
+        })
+    };
+    if args.replay {
+        return replay(args.seed, args.last);
+    }
+    println!("seeds from {}", args.seed);
+    std::panic::set_hook(Box::new(|_| {}));
+    let report = pace::run(args.seed, args.extent, args.threads, args.failures);
+    let _ = std::panic::take_hook();
+    print!("{report}");
+    let Some(first) = report.failures.first() else { return ExitCode::SUCCESS };
+    println!("commit {}", commit());
+    println!("seed {}; again by pace --replay {}:", first.seed, first.seed);
+    replay(first.seed, Some(60))
 }
 
 /// Many arrays all the way from users to disks, or one with its trace.
