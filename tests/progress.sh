@@ -48,7 +48,7 @@ steady() {
             exit bad || moves * 4 < looks * 3 || judged < 8
         }' "$WORK/looks" || fail "progress is not steady or not true: $(tail -n 60 "$WORK/looks")"
 }
-is_whole() { [ "$(member_state 1)" = in_sync ]; }
+is_whole() { [ "$(status '.members[1] | "\(.state) \(.successor)"')" = "in_sync null" ]; }
 is_scrubbed() { [ "$(status .scrub.state)" = complete ]; }
 
 targets 4 256MiB
@@ -60,9 +60,9 @@ half=$(($(status .capacity_bytes) / 2 / 196608 * 196608))
 load write "$half" 1
 home
 
-say "a rebuild, as fast as the new member is"
+say "a copy, as fast as the new member is"
 "$NETRAID" replace "$CONTROL" 1 "${URI[spare]}" >/dev/null
-expect rebuild "$(status .progress.kind)" "what goes on"
+expect copy "$(status .progress.kind)" "what goes on"
 watch .progress is_whole
 total=$(awk '$3 > 0 { print $3; exit }' "$WORK/looks")
 chunks=$(($(status .log.mapped_bytes) / 3))

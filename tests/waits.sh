@@ -28,7 +28,7 @@ load write 180MiB 1
 say "a replacement that is waited for, with a line each ten seconds"
 ends 0 '' "$NETRAID" replace "$CONTROL" 1 "${URI[spare]}" --wait
 expect in_sync "$(member_state 1)" "state when the command has ended"
-grep -Eq '^rebuild of member 1: [0-9.]+% \(.*\), .*/s, .* left$' "$WORK/why" || fail "no line says how far it is"
+grep -Eq '^copy of member 1: [0-9.]+% \(.*\), .*/s, .* left$' "$WORK/why" || fail "no line says how far it is"
 rebuilt
 
 say "a rebuild, and a scrub"

@@ -150,13 +150,15 @@ pub(crate) fn replace(args: &ReplaceArgs, output: Output) -> Result<()> {
     let waited = args.wait.wait.then(|| index_of(at, member)).transpose()?;
     let (member, with) = (member.clone(), args.with.clone());
     let answer = call(at, &ControlRequest::Replace { member, with, secret, force: args.force })?;
-    let now = wait_for(at, waited, output)?;
-    output.document(&answer, || {
-        format!(
-            "member {} is replaced and {now}; attach the array with the new address from now on",
-            args.of.member
-        )
-    })
+    let with = TargetUri::parse(&args.with).map(|uri| uri.to_string()).unwrap_or_default();
+    let work = waited.map(|member| Work::Replaced(member, with));
+    let text = match wait_for(at, work, output)? {
+        true => "is replaced and has everything; attach the array with the new address from now on",
+        false => {
+            "is being replaced; `netraid status` says how far that is, and the new address is the member's from then on"
+        }
+    };
+    output.document(&answer, || format!("member {} {text}", args.of.member))
 }
 
 /// The index of a member that is given by index or address.
@@ -174,11 +176,11 @@ fn index_of(at: &ControlArgs, given: &str) -> Result<u8> {
     })
 }
 
-/// Waits for a member, if that is asked for, and says how it is then.
-fn wait_for(at: &ControlArgs, waited: Option<u8>, output: Output) -> Result<&'static str> {
-    let Some(member) = waited else { return Ok("is rebuilt now") };
-    wait::wait(&socket_path(&at.control)?, Work::Member(member), output)?;
-    Ok("has everything")
+/// Waits for work, if that is asked for; whether it was.
+fn wait_for(at: &ControlArgs, work: Option<Work>, output: Output) -> Result<bool> {
+    let Some(work) = work else { return Ok(false) };
+    wait::wait(&socket_path(&at.control)?, work, output)?;
+    Ok(true)
 }
 
 /// The secret that the running array is handed for an address: none when the address has its own, or none is
@@ -200,7 +202,8 @@ pub(crate) fn rebuild(args: &RebuildArgs, output: Output) -> Result<()> {
     let MemberOfArgs { at, member } = &args.of;
     let waited = args.wait.wait.then(|| index_of(at, member)).transpose()?;
     let answer = call(at, &ControlRequest::Rebuild { member: member.clone() })?;
-    let now = wait_for(at, waited, output)?;
+    let is_done = wait_for(at, waited.map(Work::Member), output)?;
+    let now = if is_done { "has everything" } else { "is rebuilt now" };
     output.document(&answer, || format!("member {member} {now}"))
 }
 
@@ -344,6 +347,10 @@ pub(crate) fn show(status: &ArrayStatus) -> String {
             if member.slow { ", slow: what it has is read from the others" } else { "" },
             if is_open { ", not fenced" } else { "" }
         );
+        if let Some(successor) = &member.successor {
+            text +=
+                &format!("      {} takes its place when it has everything\n", escaped(successor));
+        }
         if let Some(error) = &member.last_error {
             text += &format!("      last error: {}\n", escaped(error));
         }

@@ -90,7 +90,8 @@ enum Command {
     Status(control::StatusArgs),
     /// Set a member of a running array aside
     Fail(control::MemberOfArgs),
-    /// Put another device in a member's place, and rebuild it
+    /// Put another device in a member's place: a member in sync is copied to it, and serves meanwhile;
+    /// else it is rebuilt from the others
     Replace(control::ReplaceArgs),
     /// Take a member back that was set aside or missing, and write what it lacks
     Rebuild(control::RebuildArgs),

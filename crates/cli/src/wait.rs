@@ -28,10 +28,12 @@ const PATIENCE: u32 = 20;
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// What is waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Work {
     /// A member gets everything that it lacks.
     Member(u8),
+    /// The device at an address gets everything that the member has, and its place.
+    Replaced(u8, String),
     /// The scrub that runs.
     Scrub,
     /// Every member has everything.
@@ -109,7 +111,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    pub(crate) const fn new(work: Work) -> Self {
+    pub(crate) fn new(work: Work) -> Self {
         Self { work, line_at: LINE_EVERY, often_until: LOOK_OFTEN, patience: 0 }
     }
 
@@ -119,11 +121,12 @@ impl Waiting {
             let why = status.failure.as_deref().unwrap_or("see its log");
             return Seen::Failed(format!("the array failed while its work was waited for: {why}"));
         }
-        match self.work {
-            Work::Member(member) => {
-                let patience = self.patience.saturating_sub(1);
-                self.patience = if status.state == "paused" { PATIENCE } else { patience };
-                member_seen(status, member, self.patience > 0)
+        let patience = self.patience.saturating_sub(1);
+        self.patience = if status.state == "paused" { PATIENCE } else { patience };
+        match &self.work {
+            Work::Member(member) => member_seen(status, *member, self.patience > 0),
+            Work::Replaced(member, with) => {
+                replaced_seen(status, (*member, with), self.patience > 0)
             }
             Work::Scrub => scrub_seen(status),
             Work::Whole if status.state == "optimal" => Seen::Done,
@@ -163,6 +166,23 @@ fn member_seen(status: &ArrayStatus, index: u8, comes_back: bool) -> Seen {
         (_, progress) => {
             Seen::Going(far(status, progress, &format!("member {index}, {}", member.state)))
         }
+    }
+}
+
+/// A member may be copied still, or have been set aside for its copy; and its place may have another address than was asked for.
+fn replaced_seen(status: &ArrayStatus, (index, with): (u8, &str), comes_back: bool) -> Seen {
+    let member = status.members.iter().find(|one| one.index == index);
+    match (member, member_seen(status, index, comes_back)) {
+        (Some(member), _) if member.successor.is_some() => {
+            let all = status.progress.iter().chain(&status.progress_beside);
+            let progress = all.into_iter().find(|one| one.member == Some(index));
+            Seen::Going(far(status, progress, &format!("copy of member {index}")))
+        }
+        (Some(member), Seen::Done) if member.url != with => {
+            let why = member.last_error.as_deref().unwrap_or("see its log");
+            Seen::Failed(format!("member {index} was not replaced, and serves as before: {why}"))
+        }
+        (_, seen) => seen,
     }
 }
 

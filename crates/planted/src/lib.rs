@@ -206,6 +206,7 @@ errors! {
         CacheLossBelieved: "What a member answers that has lost its cache is believed.",
     }
     seldom_way {
+        SuccessorMissesWrites: "A device that a member is copied to does not get what is written meanwhile.",
         IdleWritesOutliveRegistration: "What waits is still sent after the registration was given back for good.",
         LateSessionJoinsUnwitnessed: "A late session carries requests although no other one has shown that it is registered still.",
         OtherDiskAcceptedAfterReconnect: "A disk of the same size counts as the one that was found first.",

@@ -21,6 +21,7 @@
 
 mod give_up;
 mod shares;
+mod successor;
 mod times;
 mod window;
 
@@ -113,6 +114,8 @@ pub struct Slowness {
     geometry: Geometry,
     deadlines: Deadlines,
     members: Vec<MemberRequests>,
+    /// Of the device that a member is copied to.
+    successor: MemberRequests,
     slow: MemberSet,
     shares: Shares,
     /// When the reads that are under way are looked at next; none while there is nothing to see.
@@ -217,6 +220,8 @@ pub enum Due {
         /// It has answered nothing meanwhile; otherwise it answers each of its writes so late.
         is_silent: bool,
     },
+    /// The device that a member is copied to has answered nothing for so long: the copy is to end.
+    SuccessorLate(Duration),
 }
 
 impl Slowness {
@@ -228,6 +233,7 @@ impl Slowness {
             geometry: *geometry,
             deadlines,
             members,
+            successor: MemberRequests::new(0, &deadlines),
             slow: MemberSet::EMPTY,
             shares: Shares::default(),
             tick_at: None,
@@ -268,15 +274,9 @@ impl Slowness {
             Op::Flush => FLUSHES,
             Op::WriteZeroes | Op::Discard | Op::Extents => return None,
         };
-        let at = self.own_time(now);
-        let next = now + TICK;
-        self.tick_at = Some(self.tick_at.map_or(next, |at| at.min(next)));
+        let at = self.own_time_to_tick(now);
         self.shares.second(at).0 += u64::from(op == Op::Read);
-        let MemberRequests { classes, epoch, .. } = &mut self.members[member.as_usize()];
-        let requests = &mut classes[class];
-        let number = requests.first + requests.under_way.len() as u64;
-        requests.under_way.push_back(UnderWay { io, at, has_ended: false });
-        Some(SentRequest { class, number, epoch: *epoch })
+        Some(self.members[member.as_usize()].send(class, io, at))
     }
 
     /// A request has ended; `is_answer` when its member answered it. One of a member that was forgotten since says nothing.
@@ -356,10 +356,12 @@ impl Slowness {
         let due = self.poll_slow(own, whole).or_else(|| self.poll_late(own));
         let due = due.or_else(|| self.poll_give_up(own, whole));
         let due = due.or_else(|| self.poll_crawl(own, whole));
+        let due = due.or_else(|| self.poll_successor(own));
         if due.is_some() {
             return due;
         }
         let is_idle = self.members.iter().all(MemberRequests::is_idle);
+        let is_idle = is_idle && self.successor.is_idle();
         self.tick_at = match (is_idle, self.slow.is_empty()) {
             (false, _) => Some(now + TICK),
             (true, false) => Some(now + PROBE_EVERY),
@@ -512,6 +514,14 @@ impl Slowness {
         self.geometry.can_serve_from(whole.iter().filter(in_time).collect())
     }
 
+    /// The moment at which a request is sent, which is looked at from then on.
+    fn own_time_to_tick(&mut self, now: Duration) -> Duration {
+        let at = self.own_time(now);
+        let next = now + TICK;
+        self.tick_at = Some(self.tick_at.map_or(next, |at| at.min(next)));
+        at
+    }
+
     /// The moment, without the time in which the engine stood still.
     fn own_time(&mut self, now: Duration) -> Duration {
         if let Some(at) = &mut self.tick_at
@@ -549,6 +559,14 @@ impl MemberRequests {
             gave_up_at: None,
             give_ups: 0,
         }
+    }
+
+    /// A request of this class is sent to it.
+    fn send(&mut self, class: usize, io: IoId, at: Duration) -> SentRequest {
+        let requests = &mut self.classes[class];
+        let number = requests.first + requests.under_way.len() as u64;
+        requests.under_way.push_back(UnderWay { io, at, has_ended: false });
+        SentRequest { class, number, epoch: self.epoch }
     }
 
     /// It is slow no longer. How long its reads took before says nothing.

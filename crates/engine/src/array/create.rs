@@ -403,7 +403,7 @@ async fn check_distinct(members: &[Connected]) -> Result<(), ArrayError> {
 
 /// Whether what is written where `one`'s label will be can be read from `other`. What was there is
 /// put back; were that never done, [`mark::is_test`] still tells that nothing of value is there.
-async fn shows_mark(one: &Connected, other: &Connected) -> Result<bool, ArrayError> {
+pub(super) async fn shows_mark(one: &Connected, other: &Connected) -> Result<bool, ArrayError> {
     let (offset, len) = (LABEL_OFFSETS[0], LABEL_LEN as u64);
     let before = match one.read(offset, len, "reading what a mark will cover").await {
         Ok(before) => before,

@@ -11,7 +11,7 @@ use netraid_raid::{
     slowness::Deadlines,
     volume::{
         Action, Candidate, Config, Event as VolumeEvent, Expect, JoinError, Look, Machine,
-        PlainOrLogged, ScrubOrder, Volume,
+        PlainOrLogged, ScrubOrder, Tag, Volume,
     },
 };
 use tokio::{
@@ -55,6 +55,10 @@ pub(super) type Reply = oneshot::Sender<Result<(), ArrayError>>;
 
 /// Who is told how the array was closed.
 type Closing = oneshot::Sender<Result<Option<CleanClose>, IoError>>;
+
+/// How a volume is asked for a device in a member's place.
+type Way =
+    fn(&mut Volume<PlainOrLogged, Completion>, MemberIndex, &str, Expect) -> Result<(), JoinError>;
 
 /// Where inputs come from and events go.
 pub(super) struct Channels {
@@ -175,8 +179,8 @@ impl Driver {
                 self.take_command(now, command);
             }
             for (tag, result) in ends.drain(..) {
-                let tag = netraid_raid::volume::Tag(tag);
-                let device = self.slots[tag.member().as_usize()].connected.as_ref();
+                let tag = Tag(tag);
+                let device = self.slots[tag.member().as_usize()].device_for(tag);
                 let cache_losses = device.map(|member| member.remote.cache_losses());
                 self.volume.handle_io_done(now, tag, cache_losses, result);
             }
@@ -203,7 +207,7 @@ impl Driver {
         tracing::debug!("the machine has closed");
         self.end_returns().await;
         let failure = self.volume.machine().failure();
-        let sessions = self.slots.iter_mut().filter_map(|slot| slot.connected.as_mut());
+        let sessions = self.slots.iter_mut().flat_map(Slot::devices_mut);
         let ends = sessions.map(async |member| match failure {
             None => member.leave().await,
             // Until somebody opens it again, nobody else writes to what is left of it.
@@ -217,9 +221,6 @@ impl Driver {
             joined.let_go().await;
         }
         for slot in &mut self.slots {
-            if let Some(mut candidate) = slot.candidate.take() {
-                candidate.leave().await;
-            }
             has_left(slot.leaving.take()).await;
         }
         if let Some(asked) = self.asked.take() {
@@ -243,7 +244,7 @@ impl Driver {
             // It has the array's lock, and sessions.
             let _ = task.await;
         }
-        let sessions = self.slots.iter().filter_map(|slot| slot.connected.as_ref());
+        let sessions = self.slots.iter().flat_map(Slot::devices);
         futures_util::future::join_all(sessions.map(|member| member.remote.cut())).await;
         if let Some(asked) = self.asked.take() {
             asked.answer(Err(ArrayError::Closing));
@@ -289,7 +290,7 @@ impl Driver {
     fn execute(&mut self, action: Action<Completion>) {
         match action {
             Action::Submit { tag, member, op, offset, len, fua, data } => {
-                let Some(connected) = &self.slots[member.as_usize()].connected else {
+                let Some(connected) = self.slots[member.as_usize()].device_for(tag) else {
                     unreachable!("a request for member {member}, whose place has no device")
                 };
                 let flags = RequestFlags { fua, no_unmap: false };
@@ -363,7 +364,7 @@ impl Driver {
                     true => Ok((member, *with)),
                     false => Err(ArrayError::NoSuchMember { given: member.to_string(), last }),
                 };
-                self.begin_join(prepared, Expect::Anything, reply);
+                self.begin_join(prepared, Expect::Anything, reply, Volume::handle_join);
             }
             Command::Moved(member, to) => {
                 if let Some(slot) = self.slots.get_mut(member.as_usize()) {
@@ -385,21 +386,27 @@ impl Driver {
                 self.channels.stop.send_replace(true);
                 Ok(())
             }
-            ControlRequest::Fail { member } => self.find(&member).and_then(|member| {
-                self.volume.handle_fail(member).map_err(|error| self.refusal("", member, error))
-            }),
+            ControlRequest::Fail { member } => match self.copied_to(&member) {
+                Some(copied) => match self.volume.handle_end_copy(copied, "set aside by command") {
+                    true => Ok(()),
+                    false => Err(ArrayError::Joining { address: member }),
+                },
+                None => self.find(&member).and_then(|member| {
+                    self.volume.handle_fail(member).map_err(|error| self.refusal("", member, error))
+                }),
+            },
             ControlRequest::Replace { member, with, secret, force } => {
                 let expect = if force { Expect::Anything } else { Expect::Unused };
                 let secret = secret.map(|handed| handed.0);
                 let prepared = self.prepare_replacement(&member, &with, secret);
-                return self.begin_join(prepared, expect, reply);
+                return self.begin_join(prepared, expect, reply, Volume::handle_replace);
             }
             ControlRequest::Rebuild { member } => {
                 let prepared = self.find(&member).and_then(|member| {
                     let config = self.slots[member.as_usize()].config.clone();
                     Ok((member, config.ok_or(ArrayError::NotGiven(member))?))
                 });
-                return self.begin_join(prepared, Expect::Former, reply);
+                return self.begin_join(prepared, Expect::Former, reply, Volume::handle_join);
             }
             ControlRequest::ClearErrors { member } => {
                 member.map(|member| self.find(&member)).transpose().map(|only| {
@@ -422,16 +429,17 @@ impl Driver {
         let _ = reply.send(end);
     }
 
-    /// Somebody asks for a device to take a member's place.
+    /// Somebody asks for a device to take a member's place, in one of the ways of a volume.
     fn begin_join(
         &mut self,
         prepared: Result<(MemberIndex, MemberConfig), ArrayError>,
         expect: Expect,
         reply: Reply,
+        way: Way,
     ) {
         let taken = prepared.and_then(|(member, config)| {
             let address = config.address();
-            let taken = self.volume.handle_join(member, &address, expect);
+            let taken = way(&mut self.volume, member, &address, expect);
             taken.map_err(|error| self.refusal(&address, member, error))?;
             Ok(config)
         });
@@ -471,7 +479,7 @@ impl Driver {
         // A device that was set aside may be the one that comes: two sessions with one ISID would
         // end each other in turns, and the older one would send its writes again.
         let leaving: Vec<_> = self.slots.iter_mut().map(|slot| slot.leaving.take()).collect();
-        let beside = self.beside(member);
+        let beside = self.beside(member, expect);
         let (pool, sender) = (self.pool.clone(), self.joined.0.clone());
         self.joining = Some(tokio::spawn(async move {
             if let Some(mut former) = former {
@@ -507,7 +515,7 @@ impl Driver {
         let Some(config) = self.slots[member.as_usize()].config.clone() else {
             unreachable!("member {member} is looked for, and its address is not known")
         };
-        let beside = self.beside(member);
+        let beside = self.beside(member, Expect::Former);
         let (pool, sender) = (self.pool.clone(), self.returned.0.clone());
         self.slots[member.as_usize()].attempt = Some(tokio::spawn(async move {
             let end = join(config, member, Expect::Former, &beside, pool).await;
@@ -532,11 +540,12 @@ impl Driver {
         self.volume.handle_returned(member, &looks, end);
     }
 
-    /// What a device for the place of `member` is held against.
-    fn beside(&self, member: MemberIndex) -> Beside {
+    /// What a device for the place of `member` is held against: all that serve, or are to. So is the member's own, while it
+    /// serves beside its successor.
+    fn beside(&self, member: MemberIndex, expect: Expect) -> Beside {
         let others = self.slots.iter().zip((0..).map(MemberIndex));
-        let others = others.filter(|(_, other)| *other != member);
-        let others = others.filter_map(|(slot, _)| slot.connected.clone()).collect();
+        let others = others.filter(|(_, other)| *other != member || expect != Expect::Former);
+        let others = others.flat_map(|(slot, _)| slot.devices()).cloned().collect();
         Beside::new(self.volume.machine(), self.lock.as_ref(), self.fence, others)
     }
 
@@ -576,6 +585,13 @@ impl Driver {
         let at = by_index.or(by_address).and_then(|at| u8::try_from(at).ok());
         let last = self.last();
         at.map(MemberIndex).ok_or(ArrayError::NoSuchMember { given: given.into(), last })
+    }
+
+    /// The member that is being copied to the device at an address.
+    fn copied_to(&self, given: &str) -> Option<MemberIndex> {
+        let uri = netraid_block::TargetUri::parse(given).ok()?.to_string();
+        let members = (0..=self.last().0).map(MemberIndex);
+        members.into_iter().find(|member| self.volume.successor(*member) == Some(&uri))
     }
 
     fn last(&self) -> MemberIndex {

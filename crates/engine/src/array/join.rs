@@ -18,6 +18,7 @@ use netraid_raid::{
 
 use super::{
     ArrayError,
+    create::shows_mark,
     driver::{Driver, Reply},
     lock::{ArrayLock, this_holder},
     member::{Connected, Dialer, MemberConfig, Reached},
@@ -179,7 +180,14 @@ pub(super) async fn join(
                 Err(_) => Locked::Impossible,
             }),
             Step::Done(Ok(label)) => {
-                return Ok((device.take_sessions(), label.map(|label| *label)));
+                let mut device = device.take_sessions();
+                if expect != Expect::Former
+                    && let Err(error) = check_other(&device, &beside.others).await
+                {
+                    device.leave().await;
+                    return Err(error);
+                }
+                return Ok((device, label.map(|label| *label)));
             }
             Step::Done(Err(refusal)) => {
                 return Err(refused(refusal, device.dial().address(), member, beside));
@@ -196,6 +204,19 @@ async fn check(others: &[Connected]) -> Vec<Other> {
         Other { exclusive: other.hold.standing.exclusive, end, is_fenced: other.remote.is_fenced() }
     });
     join_all(checked).await
+}
+
+/// Refuses a new device that is one of those which serve, or are to, by another address: one that a member is copied to has no
+/// label yet by which it could be known.
+async fn check_other(device: &Connected, others: &[Connected]) -> Result<(), ArrayError> {
+    let identity = device.remote.identity();
+    for other in others.iter().filter(|other| other.remote.identity() == identity) {
+        if shows_mark(device, other).await? {
+            let (first, second) = (other.address(), device.address());
+            return Err(ArrayError::Twice { first, second });
+        }
+    }
+    Ok(())
 }
 
 /// Why the device at `address` may not take a member's place, with addresses.

@@ -23,15 +23,17 @@ pub(super) struct Anew {
 }
 
 impl Driver {
-    /// Ends the sessions to a member at once: what is under way there ends as aborted.
+    /// Ends the sessions to a member, and to a device that may take its place, at once: what is under way there ends as aborted.
     pub(super) fn cut(&mut self, member: MemberIndex) {
         let slot = &mut self.slots[member.as_usize()];
-        let Some(connected) = slot.connected.take() else { return };
-        let before = slot.leaving.take();
-        slot.leaving = Some(tokio::spawn(async move {
-            connected.remote.cut().await;
-            has_left(before).await;
-        }));
+        let devices = [slot.connected.take(), slot.candidate.take()];
+        for device in devices.into_iter().flatten() {
+            let before = slot.leaving.take();
+            slot.leaving = Some(tokio::spawn(async move {
+                device.remote.cut().await;
+                has_left(before).await;
+            }));
+        }
     }
 
     /// Opens the array anew, but for these members, once the sessions of before have ended.

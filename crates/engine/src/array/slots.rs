@@ -3,7 +3,7 @@
 use netraid_raid::{
     member::MemberIndex,
     reach::device_of,
-    volume::{Found, Look, Report},
+    volume::{Found, Look, Report, Tag},
 };
 use tokio::task::JoinHandle;
 
@@ -13,7 +13,7 @@ use super::member::{Connected, MemberConfig};
 pub(super) struct Slot {
     pub(super) config: Option<MemberConfig>,
     pub(super) connected: Option<Connected>,
-    /// A device that may take the place.
+    /// A device that may take the place, or succeeds the one that is there.
     pub(super) candidate: Option<Connected>,
     /// The session of a device that was set aside, while it ends: until then it may send again what
     /// it has under way.
@@ -41,6 +41,21 @@ impl Slot {
     pub(super) fn look(&self) -> Look {
         let is_leaving = self.leaving.as_ref().is_some_and(|leaving| !leaving.is_finished());
         Look { report: self.connected.as_ref().map(report), is_leaving }
+    }
+
+    /// The device that a request is for.
+    pub(super) fn device_for(&self, tag: Tag) -> Option<&Connected> {
+        let successor = self.candidate.as_ref().filter(|_| tag.is_for_successor());
+        successor.or(self.connected.as_ref())
+    }
+
+    /// The device in the place, and the one that may take it.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Connected> {
+        self.connected.iter().chain(&self.candidate)
+    }
+
+    pub(super) fn devices_mut(&mut self) -> impl Iterator<Item = &mut Connected> {
+        self.connected.iter_mut().chain(&mut self.candidate)
     }
 
     /// Puts the device that was found into the place.

@@ -101,6 +101,7 @@ pub(super) fn member(
         index: index.0,
         url: String::new(),
         state: state.into(),
+        successor: volume.successor(index).map(str::to_owned),
         slow: volume.slow().contains(index),
         exclusive: false,
         reads: stats.reads,

@@ -252,10 +252,10 @@ pub struct ReadAheadStatus {
 /// How far a rebuild or resync is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgressStatus {
-    /// `rebuild` of a member that lacked everything, `catch_up` of one of an array with a log that lacked less, or
-    /// `resync`.
+    /// `rebuild` of a member that lacked everything, `catch_up` of one of an array with a log that lacked less, `copy` of
+    /// one in sync to the device that replaces it, or `resync`.
     pub kind: String,
-    /// The member that is rebuilt, or catches up.
+    /// The member that is rebuilt, catches up, or is copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<u8>,
     /// Bytes of the member that need no more work; of a resync, bytes of the volume.
@@ -283,6 +283,9 @@ pub struct MemberStatus {
     pub url: String,
     /// State; `suspect` when it takes part and has no session at the moment.
     pub state: String,
+    /// Address of the device that takes its place: it is being copied to that, or was set aside for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successor: Option<String>,
     /// It answers reads so late that what the others have is not read from it. It takes part.
     #[serde(default)]
     pub slow: bool,

@@ -39,6 +39,8 @@ pub enum Action {
         data: SgList,
         /// Must be stable when it ends.
         fua: bool,
+        /// Which of the devices in the member's place get it, while there are two.
+        to: To,
     },
     /// Make what a member completed stable.
     Flush {
@@ -65,6 +67,18 @@ pub enum Action {
         /// Its end.
         result: Result<SgList, IoError>,
     },
+}
+
+/// Which devices in a member's place get a write, while the member is copied to another device, its successor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum To {
+    /// The member's device, and its successor. So do flushes and discards.
+    #[default]
+    Both,
+    /// The member's device alone: what its label says of it is not true of the other one.
+    Member,
+    /// The successor alone, in the copy of this number: what it lacks.
+    Successor(u64),
 }
 
 /// A user's request.

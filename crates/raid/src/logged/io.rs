@@ -9,7 +9,7 @@ use netraid_block::{ErrorKind, IoError, SgList, narrow};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Action, IoId, Rule,
+    Action, IoId, Rule, To,
     state::State,
     tasks::Array,
     waits::{Ticket, WaitId},
@@ -179,21 +179,39 @@ impl Array {
         {
             let mut state = self.state();
             let io = state.new_io(member, IoKind::Label, waits(ticket.id(), data.len()));
-            state.outbox.push(member, Action::Write { io, member, offset, data, fua: true }, false);
+            let write = Action::Write { io, member, offset, data, fua: true, to: To::Member };
+            state.outbox.push(member, write, false);
         }
         ticket.answer().await.map(drop)
     }
 
     /// Writes to a member what is stable then. Ends when it is, or the member takes no part.
     pub(super) async fn write_member_stable(&self, member: MemberIndex, offset: u64, data: SgList) {
+        self.write_to((member, To::Both), offset, data, true).await;
+    }
+
+    /// Writes by itself, to these devices in a member's place; with `fua` it is stable then. Ends when it has completed, the
+    /// member takes no part, or the copy that it is for has ended.
+    pub(super) async fn write_to(
+        &self,
+        (member, to): (MemberIndex, To),
+        offset: u64,
+        data: SgList,
+        fua: bool,
+    ) {
         let ticket = self.ticket();
         {
             let mut state = self.state();
+            if let To::Successor(number) = to
+                && !state.is_copying(number)
+            {
+                return;
+            }
             match state.defer_or_skip(ticket.id(), member) {
                 Some(true) => {
                     let len = data.len();
                     let io = state.new_io(member, IoKind::Write, waits(ticket.id(), len));
-                    let write = Action::Write { io, member, offset, data, fua: true };
+                    let write = Action::Write { io, member, offset, data, fua, to };
                     state.outbox.push(member, write, false);
                 }
                 Some(false) => {}
@@ -325,7 +343,7 @@ impl State {
         }
         let limit = self.layout.max_io_len as usize;
         let len = narrow(more.len());
-        if let Some(Action::Write { io, offset: first, data, fua: false, .. }) =
+        if let Some(Action::Write { io, offset: first, data, fua: false, to: To::Both, .. }) =
             self.outbox.last_mut(member)
             && *first + data.len() as u64 == offset
             && data.len() + more.len() <= limit
@@ -337,11 +355,8 @@ impl State {
             return true;
         }
         let io = self.new_io(member, kind, For::Waits(smallvec![(wait, len)]));
-        self.outbox.push(
-            member,
-            Action::Write { io, member, offset, data: more, fua: false },
-            true,
-        );
+        let write = Action::Write { io, member, offset, data: more, fua: false, to: To::Both };
+        self.outbox.push(member, write, true);
         true
     }
 
@@ -354,7 +369,8 @@ impl State {
         data: SgList,
     ) {
         let io = self.new_io(member, IoKind::Write, For::Batch(position));
-        self.outbox.push(member, Action::Write { io, member, offset, data, fua: false }, false);
+        let write = Action::Write { io, member, offset, data, fua: false, to: To::Both };
+        self.outbox.push(member, write, false);
     }
 
     /// Takes the end of a member request.

@@ -109,6 +109,7 @@ impl State {
         };
         entry.state.change(MemberState::Faulty);
         self.log.joining.remove(member);
+        self.leave_successor(member);
         self.members[at].leaving = true;
         self.members[at].incarnation += 1;
         self.members[at].unflushed = false;

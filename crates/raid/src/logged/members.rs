@@ -14,7 +14,7 @@ use futures_util::{
 use netraid_block::{Buf, BufMut, IoError, SgList, narrow};
 
 use super::{
-    Event, FoundMember, NewDevice, Rule,
+    Event, FoundMember, NewDevice, Rule, To,
     locks::Purpose,
     state::{BLOCK, Life, State},
     tasks::{Array, Change},
@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Stripes that are caught up at a time.
-const STRIPES_AT_ONCE: usize = 32;
+pub(super) const STRIPES_AT_ONCE: usize = 32;
 /// Pages that are copied at a time.
 const PAGES_AT_ONCE: u64 = 64;
 /// Stripes that are counted whenever one was caught up, to know how many are ahead.
@@ -140,40 +140,43 @@ impl Array {
             }
             state.join(member, caps, reason)
         };
-        self.give_checkpoint(member).await;
+        self.give_checkpoint(member, To::Both).await;
         drop(lock);
         self.catch_up(member, incarnation).await;
     }
 
     /// Writes the last checkpoint to a member: from now on it is part of this time. The tables are locked.
-    async fn give_checkpoint(&self, member: MemberIndex) {
-        self.give_list(member).await;
+    pub(super) async fn give_checkpoint(&self, member: MemberIndex, to: To) {
+        self.give_list(member, to).await;
         let (checkpoint, uuid) = {
             let state = self.state();
             (state.checkpoint, state.label.array_uuid)
         };
         let data = Buf::copy_from(&checkpoint.encode(uuid)).into();
-        self.write_member_stable(member, checkpoint.offset(), data).await;
+        self.write_to((member, to), checkpoint.offset(), data, true).await;
     }
 
     /// A new device takes a member's place.
     pub(super) async fn member_replaced(self, member: MemberIndex, device: NewDevice) {
         let at = member.as_usize();
         self.until(Change::Labels, |state| (!state.members[at].leaving).then_some(())).await;
+        let has_copy;
         {
             let mut state = self.state();
             if state.member_state(member).is_live() {
                 state.tell_member(member, "there already");
                 return;
             }
+            let lack = state.lack_of_successor(member, device.uuid);
+            has_copy = !lack.lacks_all();
             let entry = &mut state.label.members[at];
-            entry.uuid = device.uuid;
-            entry.lack = Lack::ALL;
+            (entry.uuid, entry.lack) = (device.uuid, lack);
             // What the one before it said is no word of this one.
             state.suspects.liars.remove(&member);
             state.forgers.remove(member);
         }
-        self.take_in(member, device.caps, "replaced").await;
+        let reason = if has_copy { "replaced by its copy" } else { "replaced" };
+        self.take_in(member, device.caps, reason).await;
     }
 
     /// The newest checkpoint on a member.
@@ -216,13 +219,14 @@ impl Array {
         }
         let mut marked = next;
         let per_mark = self.state().layout.limits.stripes_per_mark;
-        let walking = self.begin_catching_up(member, incarnation, next);
+        let lack = self.state().label.members[member.as_usize()].lack;
+        let walking = self.begin_walk(Walker::Member(member, incarnation), lack, next);
         let mut under_way = FuturesUnordered::new();
         loop {
             let end = physical.min(marked.saturating_add(per_mark));
             while under_way.len() < STRIPES_AT_ONCE
                 && is_still(&self.state())
-                && let Some(stripe) = walking.next_stripe(member, &mut next, end)
+                && let Some(stripe) = walking.next_stripe(&lack, &mut next, end)
             {
                 under_way.push(self.catch_up_stripe(member, stripe));
             }
@@ -248,7 +252,7 @@ impl Array {
         if !is_still(&self.state()) {
             return;
         }
-        self.catch_up_tables(&walking, member).await;
+        self.copy_tables(&walking, (member, To::Both), is_still).await;
         if !planted(Planted::JoinsWithoutLog) && !self.join_log(member, incarnation).await {
             return;
         }
@@ -271,11 +275,9 @@ impl Array {
         }
     }
 
-    /// From now on it is known how far the member is that begins at this stripe.
-    fn begin_catching_up(&self, member: MemberIndex, incarnation: u32, from: u32) -> Walking {
-        let walker = Walker::Member(member, incarnation);
+    /// From now on it is known how far somebody is that gets what `lack` has, and begins at this stripe.
+    pub(super) fn begin_walk(&self, walker: Walker, lack: Lack, from: u32) -> Walking {
         let mut state = self.state();
-        let lack = state.label.members[member.as_usize()].lack;
         let layout = &state.layout;
         let members = u64::from(layout.geometry.members());
         let held = |(table, pages): (TablePages, u64)| {
@@ -290,7 +292,7 @@ impl Array {
     }
 
     /// Waits until stripes may be caught up, or the allowance changes and the member is not there any more.
-    async fn catch_up_allowed(&self, is_still: impl Fn(&State) -> bool + Send + Sync) {
+    pub(super) async fn catch_up_allowed(&self, is_still: impl Fn(&State) -> bool + Send + Sync) {
         self.until(Change::CatchUp, |state| {
             (state.catch_up_allowance != Some(0) || !is_still(state)).then_some(())
         })
@@ -350,19 +352,22 @@ impl Array {
         let _sums = self.sums(physical).await;
         let runs = self.state().known_runs(physical);
         for run in runs {
-            match self.fetch_without(physical, column, run.clone()).await {
-                Ok(data) => {
-                    let (_, offset) = self.state().home(physical, column, run.start);
-                    self.write_member(member, offset, data).await;
-                }
-                Err(_) => self.catch_up_rows(member, physical, column, run).await,
-            }
+            self.give_run((member, To::Both), (physical, column), run).await;
         }
     }
 
-    /// Writes those rows of a column that can be had. The others are lost, whatever the member has
-    /// there: their checksums say so to whoever reads them.
-    async fn catch_up_rows(&self, member: MemberIndex, physical: u32, column: u8, run: Range<u32>) {
+    /// Writes those rows of a member's column that can be had: all at once, or each by itself. The others are lost, whatever the
+    /// device has there: their checksums say so to whoever reads them.
+    pub(super) async fn give_run(
+        &self,
+        whom: (MemberIndex, To),
+        (physical, column): (u32, u8),
+        run: Range<u32>,
+    ) {
+        if self.give_rows(whom, (physical, column), run.clone()).await.is_ok() {
+            return;
+        }
+        let (member, _) = whom;
         // Where the lost rows before this one begin.
         let mut lost: Option<u32> = None;
         let tell = |lost: &mut Option<u32>, end: u32| {
@@ -373,20 +378,43 @@ impl Array {
             }
         };
         for row in run.clone() {
-            match self.fetch_without(physical, column, row..row + 1).await {
-                Ok(data) => {
-                    tell(&mut lost, row);
-                    let (_, offset) = self.state().home(physical, column, row);
-                    self.write_member(member, offset, data).await;
-                }
+            match self.give_rows(whom, (physical, column), row..row + 1).await {
+                Ok(()) => tell(&mut lost, row),
                 Err(_) => lost = lost.or(Some(row)),
             }
         }
         tell(&mut lost, run.end);
     }
 
-    /// Gives a member its copies of the table pages, as they are on the others.
-    async fn catch_up_tables(&self, walking: &Walking, member: MemberIndex) {
+    /// Writes rows of a member's column: what its own device has, where that goes to its successor; else computed from the others.
+    async fn give_rows(
+        &self,
+        (member, to): (MemberIndex, To),
+        (physical, column): (u32, u8),
+        rows: Range<u32>,
+    ) -> Result<(), IoError> {
+        let (_, offset) = self.state().home(physical, column, rows.start);
+        match to {
+            To::Both | To::Member => {
+                let data = self.fetch_without(physical, column, rows).await?;
+                self.write_member(member, offset, data).await;
+            }
+            To::Successor(_) => {
+                let data = self.fetch_written(physical, column, rows, &mut Vec::new()).await?;
+                self.write_to((member, to), offset, data, false).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a member, or its successor, its copies of the table pages, as they are on the members that have the newest.
+    /// Ends early when that device is not there any more.
+    pub(super) async fn copy_tables(
+        &self,
+        walking: &Walking,
+        (member, to): (MemberIndex, To),
+        is_still: impl Fn(&State) -> bool,
+    ) {
         let (stripes, sums) = {
             let state = self.state();
             let stripes = state.stripes.pages();
@@ -395,11 +423,11 @@ impl Array {
         };
         for (is_sums, (table, pages)) in [(false, stripes), (true, sums)] {
             let mut from = 0;
-            while from < pages {
+            while from < pages && is_still(&self.state()) {
                 let _lock = self.lock_tables().await;
                 let until = (from + PAGES_AT_ONCE).min(pages);
                 let held = (from..until).filter(|page| table.holders(*page).contains(member));
-                let copies = held.map(|page| self.copy_page(member, page, is_sums));
+                let copies = held.map(|page| self.copy_page((member, to), page, is_sums));
                 let copied = join_all(copies).await.len();
                 self.state().stripes.note_extras(walking.walker, copied as u64);
                 from = until;
@@ -408,7 +436,7 @@ impl Array {
     }
 
     /// Copies a page's newest image to a member, and nothing but that.
-    async fn copy_page(&self, member: MemberIndex, page: u64, is_sums: bool) {
+    async fn copy_page(&self, (member, to): (MemberIndex, To), page: u64, is_sums: bool) {
         let (table, format, uuid) = {
             let state = self.state();
             let layout = &state.layout;
@@ -451,11 +479,11 @@ impl Array {
             let from: usize = narrow(place - own);
             both[from..from + PAGE_LEN as usize].copy_from_slice(&image);
         }
-        self.write_member(member, own, SgList::from(both.freeze())).await;
+        self.write_to((member, to), own, SgList::from(both.freeze()), false).await;
     }
 
     /// Waits until every operation that has begun has ended.
-    async fn wait_for_operations(&self) {
+    pub(super) async fn wait_for_operations(&self) {
         let now = self.state().next_operation;
         self.until_rule(Change::Operations, Rule::ReturnAfterOperations, |state| {
             let oldest = state.operations.first().copied();
@@ -506,16 +534,16 @@ impl Array {
 }
 
 impl Walking {
-    /// The next stripe that the member lacks, as [`State::next_to_catch_up`] says.
-    fn next_stripe(&self, member: MemberIndex, next: &mut u32, end: u32) -> Option<u32> {
+    /// The next stripe that is lacked, as [`State::next_to_catch_up`] says.
+    pub(super) fn next_stripe(&self, lack: &Lack, next: &mut u32, end: u32) -> Option<u32> {
         let mut state = self.array.state();
-        let stripe = state.next_to_catch_up(member, next, end);
+        let stripe = state.next_to_catch_up(lack, next, end);
         state.stripes.walk_to(self.walker, *next);
         stripe
     }
 
     /// A stripe was caught up.
-    fn note_stripe(&self) {
+    pub(super) fn note_stripe(&self) {
         let mut state = self.array.state();
         state.stripes.note_walked(self.walker, 1);
         state.stripes.count_ahead(self.walker, COUNTED_AT_ONCE);
@@ -535,13 +563,12 @@ impl State {
         Some(CatchUp { lacks_all: lack.lacks_all(), walked })
     }
 
-    /// The next stripe from `next` on and before `end` of which a member lacks something, if one may be caught
+    /// The next stripe from `next` on and before `end` of which `lack` has something, if one may be caught
     /// up; `next` goes beyond it.
-    fn next_to_catch_up(&mut self, member: MemberIndex, next: &mut u32, end: u32) -> Option<u32> {
+    fn next_to_catch_up(&mut self, lack: &Lack, next: &mut u32, end: u32) -> Option<u32> {
         if self.catch_up_allowance == Some(0) {
             return None;
         }
-        let lack = self.label.members[member.as_usize()].lack;
         while *next < end {
             let stripe = *next;
             *next += 1;

@@ -37,6 +37,7 @@ mod scrub;
 mod snapshots;
 mod space;
 mod state;
+mod succession;
 mod sums;
 mod suspects;
 mod tables;
@@ -53,8 +54,8 @@ use alloc::{
 
 pub use atomic::{ATOMIC_BLOCKS_MAX, AtomicWrite, AtomicWriteError};
 pub use interface::{
-    Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId, Usage,
-    UserRequest,
+    Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId, To,
+    Usage, UserRequest,
 };
 pub use members::CatchUp;
 use netraid_block::{IoError, SgList, narrow};
@@ -79,7 +80,7 @@ use crate::{
     label::{Closure, Label, Uuid},
     log::{Link, LogKey, Ring},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
-    stripes::StripeTable,
+    stripes::{StripeTable, Walked},
     sums::SumLayout,
 };
 
@@ -242,6 +243,41 @@ impl LoggedArray {
         let array = self.array.clone();
         self.array.spawn(array.member_replaced(member, device));
         self.input = true;
+    }
+
+    /// Copies a member that is in sync to another device, its successor. All that the machine writes to the member goes to
+    /// both from now on, as [`To`] says. When the copy is whole and all other members are in sync, the member leaves
+    /// ([`Event::Member`]); it may have left before. Then the device takes the place by [`Self::handle_replace`], with the same
+    /// identity: with a whole copy it lacks no more than a member that left then.
+    ///
+    /// # Errors
+    /// When nothing can be changed.
+    ///
+    /// # Panics
+    /// When the member is not in sync, or another one is being copied.
+    pub fn handle_successor(
+        &mut self,
+        member: MemberIndex,
+        device: NewDevice,
+    ) -> Result<(), CommandError> {
+        let number = self.array.state().begin_succession(member, device)?;
+        let array = self.array.clone();
+        self.array.spawn(array.member_succeeded(member, number));
+        self.input = true;
+        Ok(())
+    }
+
+    /// The device that a member is copied to has left, or did not take the place: nothing more is copied to it, and what it
+    /// has counts for nothing.
+    pub fn handle_successor_gone(&mut self, member: MemberIndex) {
+        self.array.state().give_up_successor(member);
+        self.input = true;
+    }
+
+    /// How far the copy of a member is, if it is copied: stripes, and pages of tables.
+    #[must_use]
+    pub fn copied(&self) -> Option<(MemberIndex, Walked)> {
+        self.array.state().copied()
     }
 
     /// Members catch up so many stripes more, beside those that were allowed and are not begun yet,
@@ -565,6 +601,8 @@ impl State {
             space: space::Space::default(),
             tables_locked: false,
             repairs: BTreeSet::new(),
+            succession: None,
+            successions: 0,
             stuck: carry::StuckBlocks::new(),
             forgers: MemberSet::EMPTY,
             recovered_upto: None,

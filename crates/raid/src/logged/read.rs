@@ -248,7 +248,7 @@ impl Array {
         Ok(whole)
     }
 
-    async fn fetch_written(
+    pub(super) async fn fetch_written(
         &self,
         physical: u32,
         column: u8,

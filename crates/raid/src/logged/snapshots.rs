@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
-use super::{state::State, suspects::nobody_can_tell, tasks::Array};
+use super::{To, state::State, suspects::nobody_can_tell, tasks::Array};
 use crate::{
     checkpoint::{Checkpoint, ListName},
     format::Format,
@@ -112,16 +112,16 @@ impl Array {
         let Some((name, ..)) = list.found else { return };
         let found = self.read_lists(name, members).await;
         let lacking = found.iter().filter(|(_, image)| !list.is(image.as_ref()));
-        let writes = lacking.map(|(member, _)| self.give_list(*member));
+        let writes = lacking.map(|(member, _)| self.give_list(*member, To::Both));
         join_all(writes).await;
     }
 
     /// Gives the list of today to a member, before the checkpoint that names it.
-    pub(super) async fn give_list(&self, member: MemberIndex) {
+    pub(super) async fn give_list(&self, member: MemberIndex, to: To) {
         let list = self.state().list.clone();
         let Some((name, _, image)) = list.found else { return };
         if !planted(Planted::ListNotGiven) {
-            self.write_member_stable(member, LIST_OFFSETS[name.slot()], image.into()).await;
+            self.write_to((member, to), LIST_OFFSETS[name.slot()], image.into(), true).await;
         }
     }
 

@@ -177,6 +177,10 @@ pub(super) struct State {
     pub(super) tables_locked: bool,
     /// What is to be repaired: logical and physical stripe, column, row.
     pub(super) repairs: BTreeSet<(u32, u32, u8, u32)>,
+    /// A device that a member is copied to.
+    pub(super) succession: Option<super::succession::Succession>,
+    /// How many there were.
+    pub(super) successions: u64,
     /// Blocks of the volume that cannot be brought home.
     pub(super) stuck: super::carry::StuckBlocks,
     /// Members that have images which nobody wrote.

@@ -97,7 +97,11 @@ impl Rig {
                     self.hedges += 4;
                 }
                 Due::Probe(member) => self.probed.insert(member),
-                Due::Hedge(..) | Due::Slow(..) | Due::NotSlow(_) | Due::GiveUp { .. } => {}
+                Due::Hedge(..)
+                | Due::Slow(..)
+                | Due::NotSlow(_)
+                | Due::GiveUp { .. }
+                | Due::SuccessorLate(_) => {}
             }
             self.dues.push((self.now, due));
         }

@@ -13,6 +13,8 @@ pub enum Walker {
     Scrub(u64),
     /// A member that catches up, in this incarnation.
     Member(MemberIndex, u32),
+    /// A copy of a member, by its number.
+    Copy(u64),
 }
 
 /// How far somebody is.

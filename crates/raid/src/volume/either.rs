@@ -49,12 +49,12 @@ pub struct Status {
     pub scrub: Option<(ScrubStatus, u64)>,
 }
 
-/// How far a rebuild, catch-up or resync is.
+/// How far a rebuild, catch-up, copy or resync is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Which.
     pub kind: &'static str,
-    /// The member that is rebuilt, or catches up.
+    /// The member that is rebuilt, catches up, or is copied.
     pub member: Option<MemberIndex>,
     /// Bytes that need no more work: of the member, or of the volume for a resync.
     pub done: u64,
@@ -177,6 +177,19 @@ impl Machine for PlainOrLogged {
         label: Option<Label>,
     ) -> Result<(), CommandError> {
         either!(self, machine => machine.handle_device(member, uuid, caps, label))
+    }
+
+    fn handle_successor(
+        &mut self,
+        member: MemberIndex,
+        uuid: Uuid,
+        caps: MemberCaps,
+    ) -> Result<(), CommandError> {
+        either!(self, machine => machine.handle_successor(member, uuid, caps))
+    }
+
+    fn handle_successor_gone(&mut self, member: MemberIndex) {
+        either!(self, machine => machine.handle_successor_gone(member));
     }
 
     fn identity(&self, member: MemberIndex) -> Option<(Uuid, Uuid)> {

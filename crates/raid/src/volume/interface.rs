@@ -15,15 +15,18 @@ use crate::{
 
 /// A request to the device in a member's place, in flight. Its end comes with the same tag.
 ///
-/// A tag is one word, in which a shell may find the member: the member's index in the upper 8 bits, the number of a
-/// piece in the 16 bits below, and the number of the member request in the lower 40.
+/// A tag is one word, in which a shell may find the member: in the uppermost bit whether the request is for the device
+/// that is to succeed the member's, the member's index in the 7 bits below, the number of a piece in the next 16 bits, and
+/// the number of the member request in the lower 40.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag(pub u64);
 
 /// What a shell is to do, in the order in which it is polled; `U` is what the shell knows a user's request by.
 #[derive(Debug)]
 pub enum Action<U> {
-    /// Send a request to the device in a member's place; ends by [`super::Volume::handle_io_done`].
+    /// Send a request to the device in a member's place; ends by [`super::Volume::handle_io_done`]. Where the tag says so
+    /// ([`Tag::is_for_successor`]), it is for the device that was prepared for the place and was neither taken nor let go,
+    /// or has been taken since.
     Submit {
         /// To be given back.
         tag: Tag,
@@ -79,7 +82,8 @@ pub enum Action<U> {
     },
     /// Put the device that was found into the member's place: requests go to it from now on.
     Take(MemberIndex),
-    /// Give the device that was found back: it does not take the member's place.
+    /// Give the device that was found back: it does not take the member's place. Requests to it that are under way end,
+    /// however.
     LetGo(MemberIndex),
     /// Tell whoever opened the volume that it takes requests, or has failed before it did.
     Opened(Result<(), IoError>),
@@ -297,9 +301,22 @@ impl Tag {
     /// In whose place the device is.
     #[must_use]
     pub const fn member(self) -> MemberIndex {
-        MemberIndex((self.0 >> Self::MEMBER_SHIFT) as u8)
+        MemberIndex((self.0 >> Self::MEMBER_SHIFT) as u8 & 0x7f)
     }
 
+    /// Whether the request is for the device that is to succeed the one in the member's place.
+    #[must_use]
+    pub const fn is_for_successor(self) -> bool {
+        self.0 & Self::SUCCESSOR != 0
+    }
+
+    /// The same request, to the device that is to succeed the member's.
+    pub(super) const fn for_successor(self) -> Self {
+        Self(self.0 | Self::SUCCESSOR)
+    }
+
+    /// It is for the successor.
+    const SUCCESSOR: u64 = 1 << 63;
     /// Bits below the member.
     const MEMBER_SHIFT: u32 = 56;
     /// Bits below the piece.
@@ -312,6 +329,7 @@ impl Tag {
     pub(super) fn new(member: MemberIndex, io: usize, piece: u64) -> Self {
         let io = io as u64;
         assert!(io < 1 << Self::PIECE_SHIFT && piece < 1 << 16, "request {io}, piece {piece}");
+        assert!(member.0 < 0x80, "member {member} has no place in a tag");
         Self(u64::from(member.0) << Self::MEMBER_SHIFT | piece << Self::PIECE_SHIFT | io)
     }
 

@@ -9,7 +9,10 @@
 use alloc::{borrow::ToOwned, boxed::Box, string::ToString};
 
 use super::{Action, Candidate, Expect, JoinError, Life, Volume, machine::Machine, places::Place};
-use crate::{array::CommandError, member::MemberIndex};
+use crate::{
+    array::CommandError,
+    member::{MemberIndex, MemberState},
+};
 
 /// How far a device is on its way into a member's place.
 #[derive(Debug)]
@@ -17,9 +20,9 @@ pub(super) enum Joining {
     /// There is none.
     Nobody,
     /// It was asked for, and waits for the attempts to find members that are away.
-    Asked { member: MemberIndex, expect: Expect },
-    /// It is prepared.
-    Prepared { member: MemberIndex },
+    Asked { member: MemberIndex, expect: Expect, copies: bool },
+    /// It is prepared; a member in sync is copied to it then, or set aside for it.
+    Prepared { member: MemberIndex, copies: bool },
     /// It is ready, and waits for the labels to exclude its predecessor.
     Ready { member: MemberIndex, candidate: Box<Candidate> },
     /// The machine has it, and has not said yet that it takes part.
@@ -31,7 +34,7 @@ impl Joining {
         match self {
             Self::Nobody => None,
             Self::Asked { member, .. }
-            | Self::Prepared { member }
+            | Self::Prepared { member, .. }
             | Self::Ready { member, .. }
             | Self::HandedOver { member } => Some(*member),
         }
@@ -58,7 +61,7 @@ impl<M: Machine, U> Volume<M, U> {
             return Err(JoinError::NotOpen);
         }
         // It would cross the path of the device that is to take the member's place.
-        let is_coming = self.joining.is_for(member) || self.places[member.as_usize()].is_awaited;
+        let is_coming = self.is_coming(member) || self.places[member.as_usize()].is_awaited;
         if is_coming && !self.state(member).is_live() {
             return Err(JoinError::Joining(member));
         }
@@ -84,8 +87,18 @@ impl<M: Machine, U> Volume<M, U> {
     }
 
     pub(super) fn begin_join(&mut self, member: MemberIndex, expect: Expect) {
-        self.joining = Joining::Asked { member, expect };
+        self.begin_join_so(member, expect, false);
+    }
+
+    /// The same; a member that is in sync then is copied, where that can be.
+    pub(super) fn begin_join_so(&mut self, member: MemberIndex, expect: Expect, copies: bool) {
+        self.joining = Joining::Asked { member, expect, copies };
         self.end_wait_for_returns();
+    }
+
+    /// Whether a device is on its way into this member's place.
+    pub(super) fn is_coming(&self, member: MemberIndex) -> bool {
+        self.joining.is_for(member) || self.successions.is_for(member)
     }
 
     /// What [`Action::Join`] asked for is ready.
@@ -93,10 +106,19 @@ impl<M: Machine, U> Volume<M, U> {
     /// # Panics
     /// When no device is prepared for that member.
     pub fn handle_joined(&mut self, member: MemberIndex, candidate: Candidate) {
-        self.end_preparing(member);
+        let copies = self.end_preparing(member);
         if self.life != Life::Open {
             self.actions.push_back(Action::LetGo(member));
             return self.answer_join(member, Err(JoinError::NotOpen));
+        }
+        if copies && self.machine.has_log() && self.state(member) == MemberState::InSync {
+            // Another copy may have begun while the device was prepared.
+            let begun = self.check_copy(member);
+            let begun = begun.and_then(|()| Ok(self.begin_copy(member, candidate)?));
+            if begun.is_err() {
+                self.actions.push_back(Action::LetGo(member));
+            }
+            return self.answer_join(member, begun);
         }
         self.joining = Joining::Ready { member, candidate: Box::new(candidate) };
         // A predecessor that still serves is set aside now.
@@ -116,10 +138,18 @@ impl<M: Machine, U> Volume<M, U> {
         self.end_preparing(member);
     }
 
-    fn end_preparing(&mut self, member: MemberIndex) {
-        let is_it = matches!(self.joining, Joining::Prepared { member: one } if one == member);
-        assert!(is_it, "no device is prepared for member {member}: {:?}", self.joining);
-        self.joining = Joining::Nobody;
+    /// Answers whether a member in sync is copied to it.
+    fn end_preparing(&mut self, member: MemberIndex) -> bool {
+        match core::mem::replace(&mut self.joining, Joining::Nobody) {
+            Joining::Prepared { member: one, copies } if one == member => copies,
+            other @ (Joining::Nobody
+            | Joining::Asked { .. }
+            | Joining::Prepared { .. }
+            | Joining::Ready { .. }
+            | Joining::HandedOver { .. }) => {
+                panic!("no device is prepared for member {member}: {other:?}")
+            }
+        }
     }
 
     /// Whether the member's place may be taken now, by a device at this address.
@@ -133,7 +163,9 @@ impl<M: Machine, U> Volume<M, U> {
             return Err(JoinError::NotOpen);
         }
         let is_awaited = self.places[member.as_usize()].is_awaited.then_some(member);
-        if let Some(member) = self.joining.member().or(is_awaited) {
+        let is_copied = self.successions.is_for(member).then_some(member);
+        let comes = self.joining.member().or(is_awaited).or(is_copied);
+        if let Some(member) = comes.or_else(|| self.succeeds_at(address)) {
             return Err(JoinError::Joining(member));
         }
         if let Some(other) = self.other_place_of(address, member) {
@@ -159,14 +191,14 @@ impl<M: Machine, U> Volume<M, U> {
     /// Has the device prepared that was asked for, once nobody looks for members: whoever does may have this device,
     /// or be about to have it.
     pub(super) fn end_wait_for_returns(&mut self) {
-        let Joining::Asked { member, expect } = self.joining else { return };
+        let Joining::Asked { member, expect, copies } = self.joining else { return };
         if self.some_return() {
             return;
         }
         if self.life != Life::Open {
             return self.answer_join(member, Err(JoinError::NotOpen));
         }
-        self.joining = Joining::Prepared { member };
+        self.joining = Joining::Prepared { member, copies };
         // One that still serves does so until its successor is there.
         let serves = self.state(member).is_live();
         let former = self.places[member.as_usize()].device.take_if(|_| !serves);

@@ -23,6 +23,7 @@ use crate::{
     },
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
     pages::PAIR_LEN,
+    stripes::Walked,
 };
 
 /// An array with a log.
@@ -174,24 +175,41 @@ impl Machine for Logged {
         Ok(())
     }
 
+    fn handle_successor(
+        &mut self,
+        member: MemberIndex,
+        uuid: Uuid,
+        caps: MemberCaps,
+    ) -> Result<(), CommandError> {
+        self.machine.handle_successor(member, NewDevice { uuid, caps: logged_caps(caps) })
+    }
+
+    fn handle_successor_gone(&mut self, member: MemberIndex) {
+        self.machine.handle_successor_gone(member);
+    }
+
     fn identity(&self, member: MemberIndex) -> Option<(Uuid, Uuid)> {
         Some(self.machine.identity(member))
     }
 
     fn progress(&self) -> Vec<Progress> {
         let chunk_len = u64::from(self.geometry.chunk_len());
-        let shown = |member: MemberIndex| {
-            let CatchUp { lacks_all, walked } = self.machine.catch_up(member)?;
+        let shown = |kind, member: MemberIndex, walked: Walked| {
             let bytes = |stripes, pages| stripes * chunk_len + pages * PAIR_LEN;
-            Some(Progress {
-                kind: if lacks_all { "rebuild" } else { "catch_up" },
+            Progress {
+                kind,
                 member: Some(member),
                 done: bytes(walked.done, walked.extras_done),
                 total: bytes(walked.total, walked.extras),
                 lost: 0,
-            })
+            }
         };
-        self.geometry.member_indices().filter_map(shown).collect()
+        let caught_up = |member: MemberIndex| {
+            let CatchUp { lacks_all, walked } = self.machine.catch_up(member)?;
+            Some(shown(if lacks_all { "rebuild" } else { "catch_up" }, member, walked))
+        };
+        let copied = self.machine.copied().map(|(member, walked)| shown("copy", member, walked));
+        self.geometry.member_indices().filter_map(caught_up).chain(copied).collect()
     }
 
     fn handle_idle(&mut self) {
@@ -219,8 +237,9 @@ impl Machine for Logged {
                 Action::Read { io, member, offset, len } => {
                     Do::submit(io, member, Op::Read, (offset, len.into()))
                 }
-                Action::Write { io, member, offset, data, fua } => {
-                    Do::write(io, member, offset, fua, data)
+                Action::Write { io, member, offset, data, fua, to } => {
+                    let (op, len) = (Op::Write, data.len() as u64);
+                    Do::Submit { io, member, op, offset, len, fua, data, to }
                 }
                 Action::Flush { io, member } => Do::submit(io, member, Op::Flush, (0, 0)),
                 Action::Discard { io, member, offset, len } => {

@@ -11,7 +11,7 @@ use crate::{
     geometry::Geometry,
     label::{Label, Uuid},
     log::Position,
-    logged::{AtomicWrite, LoggedArray, Unstable},
+    logged::{AtomicWrite, LoggedArray, To, Unstable},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
 };
 
@@ -102,6 +102,21 @@ pub trait Machine {
         label: Option<Label>,
     ) -> Result<(), CommandError>;
 
+    /// Copies a member that is in sync to a device that is to take its place; see [`LoggedArray::handle_successor`].
+    fn handle_successor(
+        &mut self,
+        member: MemberIndex,
+        uuid: Uuid,
+        caps: MemberCaps,
+    ) -> Result<(), CommandError> {
+        let _ = (uuid, caps);
+        unreachable!("member {member} of an array without a log is not copied")
+    }
+    /// That device has left; see [`LoggedArray::handle_successor_gone`].
+    fn handle_successor_gone(&mut self, member: MemberIndex) {
+        let _ = member;
+    }
+
     /// The identities of the array and of a member, where these are known.
     fn identity(&self, member: MemberIndex) -> Option<(Uuid, Uuid)> {
         let _ = member;
@@ -147,6 +162,8 @@ pub enum Do {
         fua: bool,
         /// What to write.
         data: SgList,
+        /// Which of the devices in the member's place it is for, while there are two.
+        to: To,
     },
     /// End a user's request.
     Complete {
@@ -159,7 +176,8 @@ pub enum Do {
 
 impl Do {
     pub(super) fn submit(io: IoId, member: MemberIndex, op: Op, (offset, len): (u64, u64)) -> Self {
-        Self::Submit { io, member, op, offset, len, fua: false, data: SgList::new() }
+        let (data, to) = (SgList::new(), To::Both);
+        Self::Submit { io, member, op, offset, len, fua: false, data, to }
     }
 
     pub(super) fn write(
@@ -169,7 +187,8 @@ impl Do {
         fua: bool,
         data: SgList,
     ) -> Self {
-        Self::Submit { io, member, op: Op::Write, offset, len: data.len() as u64, fua, data }
+        let (op, len, to) = (Op::Write, data.len() as u64, To::Both);
+        Self::Submit { io, member, op, offset, len, fua, data, to }
     }
 }
 

@@ -34,6 +34,7 @@ mod requests;
 mod returns;
 mod slow;
 mod spares;
+mod succession;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -42,7 +43,7 @@ mod users;
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use core::time::Duration;
 
-use netraid_block::IoError;
+use netraid_block::{IoError, SgList};
 
 pub use candidates::{NotFormer, check_former, serves_as};
 pub use either::{PlainOrLogged, Progress, Status};
@@ -72,6 +73,7 @@ use pause::Pauses;
 use places::Place;
 use requests::InFlight;
 use spares::Spares;
+use succession::Successions;
 use users::Users;
 
 /// Users' requests that were taken and have not ended; more wait in their queue.
@@ -92,7 +94,7 @@ pub struct Volume<M, U> {
     /// What is to be done before the machine is asked for more.
     actions: VecDeque<Action<U>>,
     /// Member requests that never left.
-    failed_at_once: VecDeque<(IoId, IoError)>,
+    ended_at_once: VecDeque<(IoId, Result<SgList, IoError>)>,
     /// A device that somebody wants to take a member's place.
     joining: Joining,
     life: Life,
@@ -115,6 +117,8 @@ pub struct Volume<M, U> {
     meters: Meters,
     pauses: Pauses,
     spares: Spares,
+    /// A device that is to succeed a member's.
+    successions: Successions,
 }
 
 /// How far a volume has come.
@@ -157,7 +161,7 @@ impl<M: Machine, U> Volume<M, U> {
             ahead,
             ahead_memory: read_ahead,
             actions: VecDeque::new(),
-            failed_at_once: VecDeque::new(),
+            ended_at_once: VecDeque::new(),
             joining: Joining::Nobody,
             life: Life::Opening,
             closes_when_open: false,
@@ -171,6 +175,7 @@ impl<M: Machine, U> Volume<M, U> {
             meters: Meters::default(),
             pauses: Pauses::new(pause),
             spares: Spares::default(),
+            successions: Successions::default(),
         }
     }
 
@@ -228,6 +233,7 @@ impl<M: Machine, U> Volume<M, U> {
             Life::Opening => self.closes_when_open = true,
             Life::Open => {
                 self.life = Life::Ending;
+                self.end_copy("the array closes".into());
                 self.ahead.iter_mut().for_each(ReadAhead::stop);
             }
             Life::Paused => self.close_in_pause(),
@@ -253,8 +259,8 @@ impl<M: Machine, U> Volume<M, U> {
 
     fn execute(&mut self, now: Duration, asked: Do) {
         match asked {
-            Do::Submit { io, member, op, offset, len, fua, data } => {
-                self.submit(now, io, member, (op, offset, len), fua, data);
+            Do::Submit { io, member, op, offset, len, fua, data, to } => {
+                self.submit(now, io, (member, to), (op, offset, len), fua, data);
             }
             Do::Complete { request, result } => self.end_request(now, request, result),
         }
@@ -262,10 +268,10 @@ impl<M: Machine, U> Volume<M, U> {
 
     /// Does one of the things that wait until the machine asks for nothing; false when there is none.
     fn go_on(&mut self, now: Duration) -> bool {
-        if let Some((io, error)) = self.failed_at_once.pop_front() {
+        if let Some((io, result)) = self.ended_at_once.pop_front() {
             self.in_flight[io.0] = None;
             if !planted(Planted::NeverSentNeverEnds) {
-                self.machine.handle_io_done(io, Err(error));
+                self.machine.handle_io_done(io, result);
             }
         } else if !planted(Planted::WaitingReadsStay)
             && let Some(read) = self.users.next_read(now)
@@ -277,7 +283,7 @@ impl<M: Machine, U> Volume<M, U> {
             self.hand_over();
         } else if self.will_not_take_part() {
             self.end_join_for_good();
-        } else if self.go_on_pausing(now) {
+        } else if self.go_on_succession() || self.go_on_pausing(now) {
             // Something is to be done.
         } else if self.life == Life::Ending
             && (self.is_idle() || planted(Planted::ClosesBesideRequests))
@@ -316,6 +322,7 @@ impl<M: Machine, U> Volume<M, U> {
                     if place.device.take().is_some() {
                         self.actions.push_back(Action::Part(member));
                     }
+                    self.succeed_who_left(member);
                 }
                 self.tell(Event::Member { member, state, reason });
             }

@@ -376,6 +376,7 @@ impl<M: Machine, U> Volume<M, U> {
     /// Ends the sessions to all members, as if this engine had died.
     fn part_all(&mut self) {
         self.scrub_pace.end();
+        self.cut_copy("the array pauses".into());
         for (member, place) in (0..).map(MemberIndex).zip(&mut self.places) {
             place.is_awaited = false;
             if place.device.take().is_some() {
@@ -408,7 +409,7 @@ impl<M: Machine, U> Volume<M, U> {
     /// Whether the volume waits for the ends of what is under way before it goes on with the pause.
     fn is_drained(&self) -> bool {
         let is_over = matches!(self.joining, Joining::Nobody) && !self.some_return();
-        is_over && self.in_flight.iter().all(Option::is_none)
+        is_over && self.successions.is_quiet() && self.in_flight.iter().all(Option::is_none)
     }
 
     /// Goes on with a pause where that waits for nothing but what is under way.
@@ -488,7 +489,7 @@ impl<M: Machine, U> Volume<M, U> {
             self.tell(Event::Slow { member, failure: None });
         }
         self.slowness.begin_anew();
-        self.failed_at_once.clear();
+        self.ended_at_once.clear();
         if self.rebuild_pace.next().is_some()
             && let Some(machine) = self.machine.scrubbed()
         {

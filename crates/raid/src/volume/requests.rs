@@ -16,12 +16,13 @@ use super::{
     Volume,
     interface::{Action, Tag},
     machine::Machine,
+    succession::{Two, Ways},
     users::{Ask, Read},
 };
 use crate::{
     array::{IoId, RequestId},
     faults::Fault,
-    logged::{AtomicWrite, AtomicWriteError},
+    logged::{AtomicWrite, AtomicWriteError, To},
     member::MemberIndex,
     planted::{Planted, planted},
     read_ahead::{Action as AheadAction, ReadAhead, Served},
@@ -35,25 +36,34 @@ pub(super) const CACHE_LOST: &str =
 /// A member request in flight.
 #[derive(Debug)]
 pub(super) struct InFlight {
+    /// To the device in whose place.
+    pub(super) member: MemberIndex,
     /// The number of the member's place, of the device that has it.
-    number: u32,
+    pub(super) number: u32,
     len: u64,
-    is_read: bool,
+    pub(super) is_read: bool,
     /// As its lateness is watched.
     sent: Option<SentRequest>,
     /// What is longer than the device takes at once goes in several requests.
     pieces: Option<Box<Pieces>>,
+    /// It goes to a device that the member is copied to.
+    pub(super) two: Option<Box<Two>>,
 }
 
+/// A request in several pieces.
 #[derive(Debug)]
-struct Pieces {
+pub(super) struct Pieces {
     left: usize,
     end: Result<Vec<SgList>, IoError>,
 }
 
 impl Pieces {
+    pub(super) fn new(count: usize) -> Self {
+        Self { left: count, end: Ok(vec![SgList::new(); count]) }
+    }
+
     /// Takes a piece's end; that of the whole when it was the last one.
-    fn end(
+    pub(super) fn end(
         &mut self,
         piece: usize,
         result: Result<SgList, IoError>,
@@ -184,6 +194,9 @@ impl<M: Machine, U> Volume<M, U> {
         cache_losses: Option<u64>,
         result: Result<SgList, IoError>,
     ) {
+        if tag.is_for_successor() {
+            return self.hear_successor(now, tag, cache_losses, result);
+        }
         if self.hear_sign(now, tag, result.is_ok()) || self.hear_counters(now, tag, &result) {
             return;
         }
@@ -198,41 +211,62 @@ impl<M: Machine, U> Volume<M, U> {
                 None => return,
             },
         };
-        let InFlight { number, len, is_read, sent, .. } = *entry;
-        self.in_flight[io] = None;
-        if let Some(sent) = sent {
+        let (number, len, is_read) = (entry.number, entry.len, entry.is_read);
+        let is_beside = entry.two.is_some();
+        if let Some(sent) = entry.sent.take() {
             self.slowness.note_done(now, tag.member(), sent, result.is_ok());
         }
-        let place = &mut self.places[tag.member().as_usize()];
-        let is_former = place.number != number && !planted(Planted::FormerDeviceBelieved);
-        if is_former || place.device.is_none() {
-            // Nobody knows any more whether this device has lost its cache.
-            let result = result.and(Err(ErrorKind::Unreachable.into()));
-            return self.machine.handle_io_done(IoId(io), result);
+        let result = self.believe(tag.member(), number, cache_losses, result);
+        let result = result.and_then(|data| check_len(is_read, len, data));
+        if is_beside {
+            return self.hear_own(io, result);
         }
-        let result = result.and_then(|data| {
-            if cache_losses.is_some_and(|losses| place.has_lost_its_cache(losses)) {
-                return Err(IoError::with_detail(ErrorKind::Unreachable, CACHE_LOST));
-            }
-            if is_read && data.len() as u64 != len {
-                return Err(IoError::with_detail(
-                    ErrorKind::Device,
-                    "answered a read with another length",
-                ));
-            }
-            Ok(data)
-        });
-        place.returning.answers_so &= result.is_err();
-        if let Err(error) = &result {
-            place.stats.errors += 1;
-            place.stats.last_error = Some(error.to_string());
-            place.returning.note(error, is_read);
-            // One with a log looks at each block.
-            if is_read && error.kind() == ErrorKind::Medium && !self.machine.has_log() {
-                self.note_fault(tag.member(), Fault::UnreadableBlocks, 1);
-            }
+        self.in_flight[io] = None;
+        let place = &self.places[tag.member().as_usize()];
+        if place.number == number && place.device.is_some() {
+            self.note_end_of(tag.member(), &result, is_read);
         }
         self.machine.handle_io_done(IoId(io), result);
+    }
+
+    /// A device that has lost its cache is not believed, nor one that has the place no more: nobody knows any more whether
+    /// that has.
+    fn believe(
+        &self,
+        member: MemberIndex,
+        number: u32,
+        cache_losses: Option<u64>,
+        result: Result<SgList, IoError>,
+    ) -> Result<SgList, IoError> {
+        let place = &self.places[member.as_usize()];
+        let is_former = place.number != number && !planted(Planted::FormerDeviceBelieved);
+        if is_former || place.device.is_none() {
+            return result.and(Err(ErrorKind::Unreachable.into()));
+        }
+        let has_lost = cache_losses.is_some_and(|losses| place.has_lost_its_cache(losses));
+        match has_lost && result.is_ok() {
+            true => Err(IoError::with_detail(ErrorKind::Unreachable, CACHE_LOST)),
+            false => result,
+        }
+    }
+
+    /// A request to the device in a member's place has ended.
+    pub(super) fn note_end_of(
+        &mut self,
+        member: MemberIndex,
+        result: &Result<SgList, IoError>,
+        is_read: bool,
+    ) {
+        let place = &mut self.places[member.as_usize()];
+        place.returning.answers_so &= result.is_err();
+        let Err(error) = result else { return };
+        place.stats.errors += 1;
+        place.stats.last_error = Some(error.to_string());
+        place.returning.note(error, is_read);
+        // One with a log looks at each block.
+        if is_read && error.kind() == ErrorKind::Medium && !self.machine.has_log() {
+            self.note_fault(member, Fault::UnreadableBlocks, 1);
+        }
     }
 
     /// Hands a user's read that has waited to the machine.
@@ -319,7 +353,7 @@ impl<M: Machine, U> Volume<M, U> {
         &mut self,
         now: Duration,
         io: IoId,
-        member: MemberIndex,
+        (member, to): (MemberIndex, To),
         (op, offset, len): (Op, u64, u64),
         fua: bool,
         data: SgList,
@@ -334,34 +368,72 @@ impl<M: Machine, U> Volume<M, U> {
         assert!(self.in_flight[io.0].is_none(), "member request {} is in flight twice", io.0);
         let is_read = op == Op::Read;
         let (number, is_there) = (place.number, place.device.is_some());
+        let ways @ Ways { own, successor } = self.successions.ways(member, to, op);
         // Without a log nothing can be had elsewhere, and nobody catches up by itself.
-        let sent = match is_there && self.machine.has_log() {
+        let sent = match is_there && own && self.machine.has_log() {
             true => self.slowness.note_sent(now, member, io, (op, len)),
             false => None,
         };
-        let entry = InFlight { number, len, is_read, sent, pieces: None };
-        let entry = self.in_flight[io.0].insert(entry);
-        let Some(device) = &place.device else {
-            return self.failed_at_once.push_back((io, ErrorKind::Unreachable.into()));
+        let (pieces, two) = (None, None);
+        let entry = InFlight { member, number, len, is_read, sent, pieces, two };
+        self.in_flight[io.0] = Some(entry);
+        if successor.is_some() {
+            let what = (op, offset, len);
+            self.send_to_successor(now, (io.0, member), ways, what, fua, data.clone());
+        } else if !own {
+            // What a device was to get that has gone since.
+            return self.ended_at_once.push_back((io, Ok(SgList::new())));
+        }
+        if !own {
+            return;
+        }
+        let Some(device) = &self.places[member.as_usize()].device else {
+            return self.ended_at_once.push_back((io, Err(ErrorKind::Unreachable.into())));
         };
-        let limit = u64::from(device.max_transfer_len);
+        let (tag, limit) = (|piece| Tag::new(member, io.0, piece), device.max_transfer_len);
+        let count = self.send(tag, member, limit, (op, offset, len), fua, data);
+        if let Some(entry) = self.in_flight[io.0].as_mut().filter(|_| count > 1) {
+            entry.pieces = Some(Box::new(Pieces::new(count)));
+        }
+    }
+
+    /// Sends a request to a device, in pieces where it is longer than that takes at once; answers in how many.
+    pub(super) fn send(
+        &mut self,
+        tag: impl Fn(u64) -> Tag,
+        member: MemberIndex,
+        limit: u32,
+        (op, offset, len): (Op, u64, u64),
+        fua: bool,
+        data: SgList,
+    ) -> usize {
+        let limit = u64::from(limit);
         if len <= limit || !matches!(op, Op::Read | Op::Write) {
-            let tag = Tag::new(member, io.0, 0);
+            let tag = tag(0);
             let whole = Action::Submit { tag, member, op, offset, len, fua, data };
-            return self.actions.push_back(whole);
+            self.actions.push_back(whole);
+            return 1;
         }
         let count = len.div_ceil(limit);
-        let parts = vec![SgList::new(); narrow(count)];
-        entry.pieces = Some(Box::new(Pieces { left: parts.len(), end: Ok(parts) }));
         for piece in 0..count {
             let from = piece * limit;
             let len = limit.min(len - from);
-            let data = match is_read {
+            let data = match op == Op::Read {
                 true => SgList::new(),
                 false => data.slice(narrow(from)..narrow(from + len)),
             };
-            let (tag, offset) = (Tag::new(member, io.0, piece), offset + from);
+            let (tag, offset) = (tag(piece), offset + from);
             self.actions.push_back(Action::Submit { tag, member, op, offset, len, fua, data });
         }
+        narrow(count)
     }
+}
+
+/// A read that ends well has as many bytes as it was for.
+pub(super) fn check_len(is_read: bool, len: u64, data: SgList) -> Result<SgList, IoError> {
+    if is_read && data.len() as u64 != len {
+        let text = "answered a read with another length";
+        return Err(IoError::with_detail(ErrorKind::Device, text));
+    }
+    Ok(data)
 }

@@ -25,7 +25,7 @@ impl<M: Machine, U> Volume<M, U> {
         }
         for member in self.machine.geometry().member_indices() {
             let is_live = self.state(member).is_live();
-            let is_joining = self.joining.is_for(member);
+            let is_joining = self.is_coming(member);
             let place = &mut self.places[member.as_usize()];
             let is_leaving = looks[member.as_usize()].is_leaving
                 && !planted(Planted::ReturnBesideLeavingSession);
@@ -63,7 +63,7 @@ impl<M: Machine, U> Volume<M, U> {
         if end.is_ok() && !is_live {
             self.let_spare_go(member);
         }
-        let is_joining = self.joining.is_for(member);
+        let is_joining = self.is_coming(member);
         let place = &mut self.places[member.as_usize()];
         let began = place.returning.attempt.take();
         assert!(began.is_some(), "nobody looked for member {member}");

@@ -52,6 +52,7 @@ impl<M: Machine, U> Volume<M, U> {
                 Due::GiveUp { member, took, unheard, is_silent } => {
                     self.give_up_late(now, member, (took, is_silent), unheard);
                 }
+                Due::SuccessorLate(took) => self.give_up_successor(took),
                 Due::NotSlow(member) => {
                     self.machine.handle_slow(self.slow());
                     self.tell(Event::Slow { member, failure: None });

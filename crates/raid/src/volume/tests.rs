@@ -11,6 +11,7 @@ mod requests;
 mod returns;
 mod slow;
 mod spares;
+mod succession;
 mod tally;
 
 use alloc::{
@@ -31,7 +32,7 @@ use crate::{
     geometry::{Geometry, Level},
     label::{Label, Uuid},
     log::Position,
-    logged::{LoggedArray, Unstable},
+    logged::{LoggedArray, To, Unstable},
     member::{ArrayState, MemberSet, MemberState},
 };
 
@@ -59,6 +60,8 @@ struct Script {
     refuses_join: Option<CommandError>,
     /// Why no device is taken.
     refuses_device: Option<CommandError>,
+    /// This member leaves when a request fails.
+    leaves_by_error: Option<u8>,
     /// What sets a member aside is its end.
     fails_when_gone: bool,
     /// What was acknowledged and is not stable, when it fails.
@@ -84,6 +87,8 @@ enum Call {
     Fail(u8),
     Gone(u8, String),
     Device { member: u8, uuid: Uuid, caps: MemberCaps, label: Option<Box<Label>> },
+    Successor(u8, Uuid),
+    SuccessorGone(u8),
     Idle,
     Age,
     Close,
@@ -104,6 +109,7 @@ impl Script {
             refuses_fail: None,
             refuses_join: None,
             refuses_device: None,
+            leaves_by_error: None,
             fails_when_gone: false,
             unstable: Unstable::default(),
             recovered_upto: None,
@@ -186,6 +192,12 @@ impl Machine for Script {
     }
 
     fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
+        if let (Some(member), Err(error)) = (self.leaves_by_error, &result)
+            && self.states[usize::from(member)].is_live()
+            && self.failure.is_none()
+        {
+            self.say(member, MemberState::Faulty, &error.to_string());
+        }
         self.calls.push(Call::IoDone(io, result.map(|data| flat(&data))));
     }
 
@@ -219,6 +231,20 @@ impl Machine for Script {
         self.calls.push(Call::Device { member, uuid, caps, label });
         is_live.map_or(Ok(()), Err)?;
         self.refuses_device.clone().map_or(Ok(()), Err)
+    }
+
+    fn handle_successor(
+        &mut self,
+        member: MemberIndex,
+        uuid: Uuid,
+        _: MemberCaps,
+    ) -> Result<(), CommandError> {
+        self.calls.push(Call::Successor(member.0, uuid));
+        self.refuses_device.clone().map_or(Ok(()), Err)
+    }
+
+    fn handle_successor_gone(&mut self, member: MemberIndex) {
+        self.calls.push(Call::SuccessorGone(member.0));
     }
 
     fn handle_idle(&mut self) {
@@ -417,7 +443,7 @@ impl Rig {
     fn submit(&mut self, io: usize, member: u8, (op, offset, len): (Op, u64, u64)) -> Vec<Sent> {
         let data = if op == Op::Write { pattern(offset, len) } else { SgList::new() };
         let (io, member) = (IoId(io), MemberIndex(member));
-        let submit = Do::Submit { io, member, op, offset, len, fua: false, data };
+        let submit = Do::Submit { io, member, op, offset, len, fua: false, data, to: To::Both };
         self.machine().actions.push_back(submit);
         let sent = |seen| {
             let Seen::Sent(sent) = seen else { panic!("{seen:?}") };

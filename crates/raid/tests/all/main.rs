@@ -18,5 +18,6 @@ mod recovery;
 mod returns;
 mod scrub;
 mod space;
+mod succession;
 mod support;
 mod widths;

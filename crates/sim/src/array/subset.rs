@@ -104,7 +104,7 @@ pub fn read<M: Machine>(
 }
 
 fn perform<M: Machine>(machine: &mut M, disks: &mut [Option<Disk>], action: Do, block_len: u32) {
-    let Do::Submit { io, member, op, offset, len, fua, data } = action else { return };
+    let Do::Submit { io, member, op, offset, len, fua, data, .. } = action else { return };
     let block = u64::from(block_len);
     let blocks = offset / block..(offset + len) / block;
     let medium = |bad: Unreadable| {

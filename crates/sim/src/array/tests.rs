@@ -11,7 +11,7 @@ use netraid_raid::{
     array::{CommandError, MemberCaps},
     geometry::Geometry,
     label::{Label, Uuid},
-    logged::{IoId, LoggedArray, RequestId},
+    logged::{IoId, LoggedArray, RequestId, To},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
     regions::LABEL_OFFSETS,
     volume::{self, Do, Event, PlainOrLogged, Told},
@@ -104,7 +104,8 @@ impl<F: Flaw> Mirror<F> {
         fua: bool,
         data: SgList,
     ) {
-        self.actions.push_back(Do::Submit { io, member, op, offset, len, fua, data });
+        let to = To::Both;
+        self.actions.push_back(Do::Submit { io, member, op, offset, len, fua, data, to });
     }
 
     fn count(&self, request: RequestId) -> usize {

@@ -161,7 +161,7 @@ impl Array {
                 let data = read(&self.disks[member.as_usize()], offset, len.into());
                 (io, Buf::copy_from(&data).into())
             }
-            Action::Write { io, member, offset, data, fua } => {
+            Action::Write { io, member, offset, data, fua, .. } => {
                 self.disks[member.as_usize()].write(offset / SECTOR, &data, fua);
                 (io, SgList::new())
             }

@@ -83,6 +83,10 @@ cases! {
     CandidateLetGo = "devices prepared and not taken",
     /// A device was given back.
     GivenBack = "devices given back",
+    /// A member in sync is copied to a spare.
+    MemberCopied = "members that are copied",
+    /// A spare has everything that a member had, and its place.
+    Succeeded = "members replaced by their copies",
     /// A member's place was taken by a spare.
     ReplacedBySpare = "members replaced by a spare",
     /// Bytes were written back from others.

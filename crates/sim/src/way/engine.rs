@@ -215,7 +215,12 @@ impl Engine {
 
     /// Whether a device is on its way into a member's place by command.
     pub(super) fn is_joining(&self) -> bool {
-        self.serving().is_some_and(|serving| serving.asked.is_some())
+        self.serving().is_some_and(|serving| serving.asked.is_some() || serving.copies())
+    }
+
+    /// Whether a member is being copied, and nothing else is asked for.
+    pub(super) fn only_copies(&self) -> bool {
+        self.serving().is_some_and(|serving| serving.asked.is_none() && serving.copies())
     }
 
     pub(super) fn owns(&self, line: LineId) -> bool {
@@ -284,7 +289,13 @@ impl Engine {
         expect: Expect,
     ) -> Result<(), JoinError> {
         let Stage::Open(serving) = &mut self.stage else { return Err(JoinError::NotOpen) };
-        let taken = serving.volume.handle_join(index(member), &address(host), expect);
+        let (member, address) = (index(member), address(host));
+        let taken = match expect {
+            Expect::Former => serving.volume.handle_join(member, &address, expect),
+            Expect::Unused | Expect::Anything => {
+                serving.volume.handle_replace(member, &address, expect)
+            }
+        };
         if taken.is_ok() {
             serving.asked = Some(host);
         }
@@ -309,6 +320,7 @@ impl Engine {
     pub(super) fn is_settled(&self) -> bool {
         self.serving().is_some_and(|serving| {
             serving.joining.is_none()
+                && !serving.copies()
                 && serving.unused.is_empty()
                 && serving.slots.iter().all(|slot| slot.attempt.is_none() && slot.leaving.is_none())
         })
@@ -387,7 +399,7 @@ impl Engine {
             Action::LookFor(member) => {
                 context.note(|| format!("engine {}: looks for member {member}", id.0));
                 context.cases.add(Case::LookedFor);
-                let beside = serving.beside(&self.this, member);
+                let beside = serving.beside(&self.this, member, Expect::Former);
                 let host = serving.slots[member.as_usize()].host;
                 let desk = self.desk.clone();
                 let join = joining::join(desk, host, member, Expect::Former, beside);
@@ -423,8 +435,15 @@ impl Engine {
                     format!("engine {}: the device for member {member}: {result:?}", id.0)
                 });
                 serving.asked = None;
+                if serving.volume.successor(member).is_some() {
+                    context.cases.add(Case::MemberCopied);
+                }
             }
             Action::Tell(event) => {
+                if matches!(&event, Event::Member { reason, .. } if reason == "replaced by its copy")
+                {
+                    context.cases.add(Case::Succeeded);
+                }
                 context.note(|| format!("engine {}: {event:?}", id.0));
                 context.notices.push_back((id, Notice::Event(event)));
             }
@@ -440,7 +459,7 @@ impl Engine {
         fua: bool,
         data: SgList,
     ) {
-        let device = self.serving().and_then(|it| it.slots[member.as_usize()].connected.as_ref());
+        let device = self.serving().and_then(|it| it.slots[member.as_usize()].device_for(tag));
         let Some(line) = device.map(|connected| connected.line) else {
             unreachable!("a request for member {member}, whose place has no device")
         };
@@ -484,7 +503,7 @@ impl Engine {
     fn end_io(&mut self, now: Time, tag: Tag, result: Result<SgList, IoError>) {
         self.outstanding -= 1;
         if let Stage::Open(serving) = &mut self.stage {
-            let connected = serving.slots[tag.member().as_usize()].connected.as_ref();
+            let connected = serving.slots[tag.member().as_usize()].device_for(tag);
             let cache_losses = connected.map(Medium::cache_losses);
             serving.volume.handle_io_done(now.since(serving.started), tag, cache_losses, result);
         }
@@ -542,8 +561,15 @@ impl Serving {
         }
     }
 
-    fn beside(&self, this: &Holder, member: MemberIndex) -> Beside {
-        let others = self.slots.iter().enumerate().filter(|(at, _)| *at != member.as_usize());
+    /// Whether a member is being copied to another device.
+    fn copies(&self) -> bool {
+        let mut members = self.volume.machine().geometry().member_indices();
+        members.any(|member| self.volume.successor(member).is_some())
+    }
+
+    fn beside(&self, this: &Holder, member: MemberIndex, expect: Expect) -> Beside {
+        let is_other = |at: usize| at != member.as_usize() || expect != Expect::Former;
+        let others = self.slots.iter().enumerate().filter(|(at, _)| is_other(*at));
         let machine = self.volume.machine();
         let array = preparing::Beside {
             label: machine.label(),
@@ -551,12 +577,19 @@ impl Serving {
             this: this.clone(),
             fence: Some(self.fence),
         };
-        let others = others.filter_map(|(_, slot)| slot.connected.clone()).collect();
+        let devices = others.flat_map(|(_, slot)| slot.connected.iter().chain(&slot.candidate));
+        let others = devices.cloned().collect();
         Beside { array, others }
     }
 }
 
 impl Slot {
+    /// The device that a request is for.
+    fn device_for(&self, tag: Tag) -> Option<&Connected> {
+        let successor = self.candidate.as_ref().filter(|_| tag.is_for_successor());
+        successor.or(self.connected.as_ref())
+    }
+
     /// Gives a device back that has not, or no longer, the place.
     fn let_go(&mut self, mut connected: Connected) {
         let before = self.leaving.take();

@@ -19,7 +19,7 @@ use crate::{
     label::{LABEL_LEN, Label},
     log::Position,
     log::segment,
-    logged::{members::decode_stripe_pair, tasks::Array},
+    logged::{To, members::decode_stripe_pair, tasks::Array},
     member::{MemberIndex, MemberSet},
     page::ImageKey,
     pages::PAIR_LEN,
@@ -148,7 +148,7 @@ impl Array {
                 break;
             }
             for (member, _) in &still {
-                self.give_list(*member).await;
+                self.give_list(*member, To::Both).await;
             }
             still = self.wrong_lists().await;
         }

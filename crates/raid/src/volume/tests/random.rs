@@ -277,6 +277,7 @@ impl World {
                     assert!(script.geometry.can_serve_from(others), "{slow:?}");
                 }
                 Call::Probe(member) => assert!(self.volume.slow().contains(MemberIndex(member))),
+                Call::Successor(..) | Call::SuccessorGone(_) => {}
                 Call::Idle | Call::Age => assert!(self.is_opened && !self.is_closing),
                 Call::Close => {
                     assert!(!self.is_closing, "the machine is told twice to close");
@@ -349,7 +350,7 @@ impl World {
         let data = if op == Op::Write { SgList::zeroes(narrow(len)) } else { SgList::new() };
         self.ios.insert(io);
         let (io, member) = (IoId(io), MemberIndex(self.member()));
-        let submit = Do::Submit { io, member, op, offset: 0, len, fua: false, data };
+        let submit = Do::Submit { io, member, op, offset: 0, len, fua: false, data, to: To::Both };
         self.volume.machine.actions.push_back(submit);
     }
 

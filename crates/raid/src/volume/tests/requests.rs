@@ -73,8 +73,16 @@ fn a_member_request_goes_to_its_device_and_its_end_to_the_machine() {
     let mut rig = Rig::opened();
     let data = pattern(4096, 512);
     let (io, member, op) = (IoId(3), MemberIndex(2), Op::Write);
-    let submit =
-        Do::Submit { io, member, op, offset: 4096, len: 512, fua: true, data: data.clone() };
+    let submit = Do::Submit {
+        io,
+        member,
+        op,
+        offset: 4096,
+        len: 512,
+        fua: true,
+        data: data.clone(),
+        to: To::Both,
+    };
     rig.machine().actions.push_back(submit);
     let seen = rig.seen();
     let [Seen::Sent(sent)] = &seen[..] else { panic!("{seen:?}") };

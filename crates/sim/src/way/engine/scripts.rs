@@ -90,7 +90,7 @@ impl Engine {
         let former = serving.slots[member.as_usize()].connected.take_if(|_| ends_former);
         let leaving: Vec<_> =
             serving.slots.iter_mut().filter_map(|slot| slot.leaving.take()).collect();
-        let beside = serving.beside(&self.this, member);
+        let beside = serving.beside(&self.this, member, expect);
         let desk = self.desk.clone();
         let work = async move {
             if let Some(mut former) = former {

@@ -44,7 +44,8 @@ impl World {
             let host = self.places[member];
             let is_ready = self.ticks_away[member] > LOOKS_AWAY_MAX
                 && self.hosts[host].trouble.is_none()
-                && self.replacing.is_none();
+                // A copy waits for whoever is away.
+                && (self.replacing.is_none() || self.engines[at].only_copies());
             if is_ready {
                 if self.dice.one_in(2) && self.offer_replaced(at, index) {
                     continue;
