@@ -16,6 +16,10 @@ usage target --listen 127.0.0.1:0 --lun ram:1MiB --iqn iqn.2026-01.org:../../x
 usage create vol --level 3 iscsi://127.0.0.1/x/0
 usage create vol --level 5
 usage attach iscsi://127.0.0.1/x/0 --nbd
+usage attach --nbd 127.0.0.1:0 --standby --take-over iscsi://127.0.0.1/x/0
+usage attach --nbd 127.0.0.1:0 --standby --read-only iscsi://127.0.0.1/x/0
+usage attach --nbd 127.0.0.1:0 --standby --standby-after 1s iscsi://127.0.0.1/x/0
+usage attach --nbd 127.0.0.1:0 --on-active true iscsi://127.0.0.1/x/0
 usage quickstart --size many
 
 refused "insecure" "$NETRAID" target --listen 0.0.0.0:0 --lun ram:1MiB

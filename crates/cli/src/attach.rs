@@ -32,14 +32,15 @@ use crate::{
     runtime_of,
     signal::{Stop, stop_with_parent},
     size,
+    standby::{self, StandbyArgs},
 };
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AttachArgs {
     #[command(flatten)]
-    members: MemberArgs,
+    pub(crate) members: MemberArgs,
     #[command(flatten)]
-    exports: ExportArgs,
+    pub(crate) exports: ExportArgs,
     /// Allow everybody in, also from other hosts
     #[arg(long, requires = "nbd")]
     insecure: bool,
@@ -78,9 +79,11 @@ pub(crate) struct AttachArgs {
     /// How long a member is waited for before a spare takes its place; for one that does not come back by itself, not at all
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_pause)]
     spare_after: Duration,
+    #[command(flatten)]
+    pub(crate) standby: StandbyArgs,
     /// Socket for `netraid status`, `fail`, `replace`, ...: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
-    control: Option<String>,
+    pub(crate) control: Option<String>,
     #[arg(long, hide = true)]
     exit_with_parent: bool,
 }
@@ -153,16 +156,26 @@ impl ExportArgs {
     /// Has all that the exports need, before anything is opened: whoever is shut out by the opening is shut
     /// out for good.
     pub(crate) async fn hold(&self, control: Option<&str>) -> Result<Held> {
-        if let Some(dir) = &self.fuse {
-            FuseMount::check(dir)?;
-            self.check_not_hidden(dir, control)?;
-        }
+        self.check_mount(control)?;
+        let nbd = self.listen().await?;
+        let control = control.map(bind_control).transpose()?;
+        Ok(Held { nbd, control })
+    }
+
+    /// Refuses a directory that cannot be mounted over.
+    pub(crate) fn check_mount(&self, control: Option<&str>) -> Result<()> {
+        let Some(dir) = &self.fuse else { return Ok(()) };
+        FuseMount::check(dir)?;
+        self.check_not_hidden(dir, control)
+    }
+
+    /// Listens for clients.
+    pub(crate) async fn listen(&self) -> Result<Vec<NbdListener>> {
         let mut nbd = Vec::new();
         for address in &self.nbd {
             nbd.push(NbdListener::bind(address).await?);
         }
-        let control = control.map(bind_control).transpose()?;
-        Ok(Held { nbd, control })
+        Ok(nbd)
     }
 
     /// Refuses sockets in the directory that is mounted over.
@@ -191,8 +204,8 @@ impl ExportArgs {
 
 /// What exports need, and have.
 pub(crate) struct Held {
-    nbd: Vec<NbdListener>,
-    control: Option<ControlServer>,
+    pub(crate) nbd: Vec<NbdListener>,
+    pub(crate) control: Option<ControlServer>,
 }
 
 fn caches(args: &AttachArgs) -> Result<Caches> {
@@ -204,7 +217,7 @@ fn caches(args: &AttachArgs) -> Result<Caches> {
     Ok(Caches { write_len, checksum_len, read_ahead_len: args.read_ahead })
 }
 
-fn spares(args: &AttachArgs) -> Result<Spares> {
+pub(crate) fn spares(args: &AttachArgs) -> Result<Spares> {
     let devices = args.members.configs_of(&args.spare)?;
     let members: Vec<String> = args.members.configs()?.iter().map(MemberConfig::address).collect();
     let mut known = members;
@@ -218,13 +231,11 @@ fn spares(args: &AttachArgs) -> Result<Spares> {
     Ok(Spares { devices, after: args.spare_after })
 }
 
-async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
-    let mut stop = Stop::listen()?;
-    let pool = netraid_engine::pool();
+pub(crate) fn options(args: &AttachArgs) -> Result<OpenOptions> {
     let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
     let caches = caches(args)?;
     let (pause, wants_all) = (args.pause, !args.degraded);
-    let options = OpenOptions {
+    Ok(OpenOptions {
         read_only,
         take_over,
         force,
@@ -232,7 +243,16 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
         pause,
         wants_all,
         ..OpenOptions::default()
-    };
+    })
+}
+
+async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
+    if args.standby.is_wanted() {
+        return standby::serve(args, output).await;
+    }
+    let mut stop = Stop::listen()?;
+    let pool = netraid_engine::pool();
+    let options = options(args)?;
     let held = args.exports.hold(args.control.as_deref()).await?;
     let (members, spares) = (args.members.configs()?, spares(args)?);
     let array = tokio::select! {

@@ -13,7 +13,8 @@ use netraid_control::text::{escaped, shown};
 use netraid_engine::{
     array::{self, SurveyReport},
     control::{
-        self, ArrayStatus, ControlRequest, ControlServer, HandedSecret, MemberStatus, TargetStatus,
+        self, ArrayStatus, ControlRequest, ControlServer, HandedSecret, MemberStatus,
+        StandbyStatus, TargetStatus,
     },
 };
 use serde::Serialize;
@@ -26,7 +27,7 @@ use crate::{
     output::Output,
     progress, runtime, scrub,
     secret::{SecretArgs, Secrets},
-    size, target,
+    size, standby, target,
     wait::{self, NO_ARRAY, Work},
 };
 
@@ -133,6 +134,11 @@ fn status_of_running(args: &ControlArgs, output: Output) -> Result<()> {
     if answer.get("kind").and_then(Value::as_str) == Some("target") {
         let status: TargetStatus = serde_json::from_value(answer).context("the target's answer")?;
         return output.document(&status, || target::show(&status));
+    }
+    if answer.get("kind").and_then(Value::as_str) == Some("standby") {
+        let status: StandbyStatus =
+            serde_json::from_value(answer).context("the engine's answer")?;
+        return output.document(&status, || standby::show(&status));
     }
     let status: ArrayStatus = serde_json::from_value(answer).context("the array's answer")?;
     output.document(&status, || show(&status))

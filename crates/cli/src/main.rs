@@ -37,6 +37,7 @@ mod secret;
 mod signal;
 mod simulate;
 mod size;
+mod standby;
 mod target;
 mod volume;
 mod wait;

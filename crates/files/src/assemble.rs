@@ -81,6 +81,9 @@ pub(crate) async fn assemble(
         caches: options.caches,
         reads_under_way: None,
         pause: options.pause,
+        // Nobody stands by for it: its mediator says who may open it.
+        heartbeats: false,
+        silent: None,
     };
     let array = Array::open(open, configs(), pool.clone()).await.map_err(|source| Failed {
         is_as_before: stored.formatted && is_refused(&source),

@@ -60,6 +60,12 @@ pub enum Ask {
         /// What is registered.
         known: BTreeSet<u64>,
     },
+    /// To tell who only reads of who writes later, by [`crate::fencing::steps::Steps::attend`]: [`Answer::Fenced`] or
+    /// [`Answer::NotFenced`].
+    Attend(Fence),
+    /// To try out whether an engine that may be alive can be shut out, by [`crate::fencing::steps::Steps::try_out`]:
+    /// [`Answer::Fenced`] or [`Answer::NotFenced`].
+    TryOut(Fence),
     /// The same as [`Self::Fence`] once more, by [`crate::fencing::steps::Steps::fence_again`].
     FenceAgain {
         /// This engine's key, and what it may do to others.

@@ -28,8 +28,15 @@ const RANDOM_MASK: u64 = 0x00ff_fffc;
 const WARY: u64 = 0b10;
 /// An engine's, which lives or has died. Without it: [`VACANT`].
 const HELD: u64 = 0b01;
+/// Neither this nor [`WARY`]: a reader's, which writes nothing, and which any engine that writes may remove.
+const KIND_MASK: u64 = WARY | HELD;
+/// Which keys are readers': a mask, and what such a key shows under it.
+pub const READER_KEYS: (u64, u64) = (TAG_MASK | KIND_MASK, TAG);
 /// Nobody has the array open, and only who takes this key's place may write.
 pub const VACANT: NonZeroU64 = NonZeroU64::new(TAG | WARY).unwrap();
+
+/// Keys of a silent engine that are remembered: one for each run of which a registration is left.
+pub const SILENT_KEYS_MAX: usize = 8;
 
 /// Whose registrations may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +46,13 @@ pub enum Removes {
     /// Those, and those of holders (see [`key_of_holder`]) that are proven to be dead: of the label that decides, and
     /// of the member's own.
     Holders([Option<u64>; 2]),
+    /// Those, and those of an engine that was found silent: it may be alive, and what it has under way must end before.
+    Silent {
+        /// Of holders that are proven to be dead.
+        proven: [Option<u64>; 2],
+        /// The keys that were registered by the silent one while it was judged, as [`keys_of_silent`] tells them.
+        keys: [u64; SILENT_KEYS_MAX],
+    },
     /// Those of all engines: somebody says that they are dead.
     Engines,
     /// Everybody's, by an administrator's word.
@@ -75,6 +89,15 @@ impl Fence {
         let own = key_of_holder(&truth.array_uuid, this);
         let key = NonZeroU64::MIN | (own | HELD | random & RANDOM_MASK);
         Self { key, removes, former: former_machine(&truth.holder, this) }
+    }
+
+    /// A key for `this` reader of the array with the label `truth`, by which it is told of who opens the array for writing;
+    /// `removes` says which engines' keys it may read beside, and it removes none.
+    #[must_use]
+    pub fn of_reader(truth: &Label, this: &Holder, removes: Removes, random: u64) -> Self {
+        let key = key_of_holder(&truth.array_uuid, this) | random & RANDOM_MASK;
+        let Some(key) = NonZeroU64::new(key) else { unreachable!("a key has a tag: {key:#018x}") };
+        Self { key, removes, former: None }
     }
 
     /// By an administrator's word, for who has no array.
@@ -122,18 +145,25 @@ impl Fence {
     #[must_use]
     pub fn may_remove(self, other: u64) -> bool {
         match self.removes {
-            _ if other == VACANT.get() || self.is_dead(other) => true,
+            _ if other == VACANT.get() || is_reader(other) || self.is_dead(other) => true,
             Removes::Own | Removes::Holders(_) => false,
+            Removes::Silent { keys, .. } => is_engine(other) && keys.contains(&(other & !WARY)),
             Removes::Engines => is_engine(other),
             Removes::All => true,
         }
     }
 
+    /// Whether a member is of use only where PREEMPT AND ABORT ends what who has this key has under way.
+    #[must_use]
+    pub fn must_abort(self, other: u64) -> bool {
+        matches!(self.removes, Removes::Silent { .. }) && has_engine(&[other])
+    }
+
     /// Whether it is proven that who has this key is dead.
     fn is_dead(self, other: u64) -> bool {
-        let alike = |key: u64| (key ^ other) & (TAG_MASK | LOCK_MASK) == 0;
+        let alike = |key: u64| is_of(key, other);
         let holders = match self.removes {
-            Removes::Holders(holders) => holders,
+            Removes::Holders(holders) | Removes::Silent { proven: holders, .. } => holders,
             Removes::Own | Removes::Engines | Removes::All => [None; 2],
         };
         let is_holder = holders.into_iter().flatten().any(alike);
@@ -145,9 +175,14 @@ impl Fence {
     pub fn is_wary(self, others: &BTreeSet<u64>) -> bool {
         others.iter().any(|other| {
             let told = is_engine(*other) && other & WARY != 0;
-            told || !self.is_dead(*other)
+            told || !self.is_dead(*other) && !is_reader(*other)
         })
     }
+}
+
+/// Whether both are keys of engines that have or had the same lock.
+const fn is_of(key: u64, other: u64) -> bool {
+    (key ^ other) & (TAG_MASK | LOCK_MASK) == 0
 }
 
 /// Whether this is the key of an engine, of whichever machine and array.
@@ -156,10 +191,16 @@ pub const fn is_engine(key: u64) -> bool {
     key & TAG_MASK == TAG
 }
 
-/// Whether an engine that may have its array open is among those with these keys.
+/// Whether this is the key of somebody who only reads.
+#[must_use]
+pub const fn is_reader(key: u64) -> bool {
+    key & READER_KEYS.0 == READER_KEYS.1
+}
+
+/// Whether an engine that may have its array open for writing is among those with these keys.
 #[must_use]
 pub fn has_engine(keys: &[u64]) -> bool {
-    keys.iter().any(|key| is_engine(*key) && *key != VACANT.get())
+    keys.iter().any(|key| is_engine(*key) && *key != VACANT.get() && !is_reader(*key))
 }
 
 /// What the keys of engines with this fingerprint have in common.
@@ -175,7 +216,23 @@ pub fn key_of_holder(array: &Uuid, holder: &Holder) -> u64 {
     key_of(hash(holder.machine_id.into_iter().chain(*array).chain(place)))
 }
 
-/// The same, where `this` engine's lock proves that the holder in a label is dead.
+/// Those of `keys` that are of this holder's engines, without the mark that somebody was removed; so many as are remembered,
+/// the rest is zero.
+#[must_use]
+pub fn keys_of_silent<'a>(
+    array: &Uuid,
+    holder: &Holder,
+    keys: impl Iterator<Item = &'a u64>,
+) -> [u64; SILENT_KEYS_MAX] {
+    let own = key_of_holder(array, holder);
+    let its = keys.filter(|key| has_engine(&[**key]) && is_of(own, **key)).map(|key| key & !WARY);
+    let its: BTreeSet<u64> = its.collect();
+    let mut found = [0; SILENT_KEYS_MAX];
+    found.iter_mut().zip(its).for_each(|(place, key)| *place = key);
+    found
+}
+
+/// [`key_of_holder`] of the holder in a label, where `this` engine's lock proves that it is dead.
 #[must_use]
 pub fn key_of_dead_holder(label: &Label, this: &Holder) -> Option<u64> {
     let Label { array_uuid, holder, .. } = label;
@@ -232,6 +289,8 @@ pub fn engine_isid(machine: Uuid, array: Uuid, place: impl IntoIterator<Item = u
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]
@@ -244,6 +303,10 @@ mod tests {
             (Removes::Holders([Some(key_of(0xbb_bbbb)), None]), [true, true, false]),
             (Removes::Holders([None, Some(key_of(0xbb_bbbb))]), [true, true, false]),
             (Removes::Holders([Some(key_of(0xcc_cccc)), None]), [true, false, false]),
+            (silent(engine), [true, true, false]),
+            // Another run of the same engine was not judged.
+            (silent(engine ^ 0x100), [true, false, false]),
+            (silent(stranger), [true, false, false]),
             (Removes::Engines, [true, true, false]),
             (Removes::All, [true; 3]),
         ] {
@@ -252,6 +315,36 @@ mod tests {
             assert_eq!(found, expected, "{removes:?}");
             assert!(fence.may_remove(VACANT.get()));
         }
+    }
+
+    fn silent(key: u64) -> Removes {
+        let mut keys = [0; SILENT_KEYS_MAX];
+        keys[3] = key & !WARY;
+        Removes::Silent { proven: [None; 2], keys }
+    }
+
+    #[test]
+    fn the_keys_of_a_silent_engine_are_those_of_its_lock_and_as_many_as_are_remembered() {
+        let its = holder(2, 2, 7);
+        let own = key_of_holder(&[9; 16], &its);
+        let found = |keys: &[u64]| keys_of_silent(&[9; 16], &its, keys.iter());
+        let engine = own | HELD | 0x100;
+        let none = [0; SILENT_KEYS_MAX];
+        assert_eq!(found(&[0x1234, own, engine ^ 1 << 40, VACANT.get()]), none);
+        assert_eq!(found(&[engine | WARY, engine])[..2], [engine, 0]);
+        let many: Vec<u64> = (1..100).map(|run| engine + (run << 8)).collect();
+        assert_eq!(found(&many)[..], many[..SILENT_KEYS_MAX]);
+    }
+
+    #[test]
+    fn who_only_reads_keeps_nobody_away_and_is_no_writer() {
+        let label = crate::label::tests::sample(crate::geometry::Level::Raid5, 3);
+        let reader = Fence::of_reader(&label, &holder(1, 1, 0), Removes::Own, u64::MAX).key(false);
+        assert!(is_reader(reader.get()) && !has_engine(&[reader.get(), VACANT.get()]));
+        let writer = Fence::new(&label, &holder(2, 2, 7), Removes::Own, 0);
+        assert!(writer.may_remove(reader.get()) && !writer.is_wary(&[reader.get()].into()));
+        assert!(!is_reader(writer.key(false).get()) && !is_reader(writer.key(true).get()));
+        assert!(!is_reader(VACANT.get()));
     }
 
     #[test]
@@ -263,6 +356,11 @@ mod tests {
         assert!(!is_wary(0x4e52_aaaa_aa99_9999), "it held this lock");
         assert!(is_wary(0x4e52_aaaa_aa99_9999 | WARY), "and had removed somebody");
         assert!(is_wary(0x4e52_bbbb_bb99_9999) && is_wary(VACANT.get()));
+        // Silence proves nothing.
+        let silent = silent(0x4e52_bbbb_bb99_9999);
+        assert!(fence.with(silent).is_wary(&[0x4e52_bbbb_bb99_9999].into()));
+        let proven = Removes::Holders([Some(key_of(0xbb_bbbb)), None]);
+        assert!(!fence.with(proven).is_wary(&[0x4e52_bbbb_bb99_9999].into()));
     }
 
     fn holder(machine: u8, boot: u8, lock: u64) -> Holder {

@@ -7,10 +7,12 @@
 //!                      └───────── without who fails at it ◀───────┘
 //! ```
 //!
-//! Members are fenced twice, the second time when all are. Devices are known by the places at which they were given; who
+//! Before an engine is taken over because it was silent, all members are tried out ([`silent`]): nobody is removed where that would
+//! come to nothing. Members are fenced twice, the second time when all are. Devices are known by the places at which they were given; who
 //! drives the steps has their addresses. Several are asked at once.
 //!
-//! Invariants: nothing is taken over before the array's lock is held; who only reads locks, takes over and fences nothing;
+//! Invariants: nothing is taken over before the array's lock is held; who only reads locks, takes over and fences nothing,
+//! and registers beside others that read;
 //! no registration of who may be alive is removed but by an administrator's word; a device that was taken over and is
 //! not used is given back; every turn leaves out a member more.
 //!
@@ -20,13 +22,16 @@
 mod bits;
 mod labels;
 mod own;
+mod silent;
 mod start;
 #[cfg(test)]
 mod tests;
 
-use alloc::{boxed::Box, collections::BTreeSet, string::String, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, string::String, sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use netraid_block::{DeviceInfo, IoError, Pool};
+pub use silent::Silent;
 
 use crate::{
     access::{self, Failure, Unfit},
@@ -63,6 +68,9 @@ pub struct Options {
     /// So many of the last devices are spares: each is a member where its label says that it took a place of this
     /// array, and nothing else otherwise.
     pub spares: usize,
+    /// The engine that was found silent by who stands by for it: it counts as dead, where no label was written since, and where the
+    /// members at which it is shut out leave it too few to serve from.
+    pub silent: Option<Silent>,
 }
 
 /// What an engine knows of an array that it has had open all the time: nobody else may have had it meanwhile, and what it
@@ -137,6 +145,10 @@ pub struct Opened<E> {
     pub info: DeviceInfo,
     /// What users may read next can be read before they ask for it.
     pub can_read_ahead: bool,
+    /// That of the labels by which it was opened.
+    pub generation: u64,
+    /// This engine, as its labels will name their holder.
+    pub engine: Uuid,
     /// How members are fenced; none when it is read only.
     pub fence: Option<Fence>,
     /// For each member in order: its device.
@@ -225,6 +237,15 @@ pub enum OpenError<E> {
         /// The device.
         place: usize,
     },
+    /// An engine that is silent, and not proven to be dead, could go on with members at which it cannot be shut out.
+    NotShutOut {
+        /// Name of the array.
+        name: String,
+        /// Who has it open, by the labels.
+        holder: String,
+        /// The members.
+        members: MemberSet,
+    },
     /// Members that took part last are not there, or are left out.
     Fewer {
         /// Name of the array.
@@ -232,6 +253,8 @@ pub enum OpenError<E> {
         /// Which.
         members: MemberSet,
     },
+    /// It is not to be opened any more.
+    Stopped,
     /// The machine cannot go on with the members that are left.
     Machine(IoError),
     /// The labels are older than the last one of the engine that goes on: those that have it are away.
@@ -327,7 +350,10 @@ pub enum Note<E> {
 }
 
 /// Steps with all devices.
-pub struct Steps<E, T>(Work<Ask, Answer<E>, End<E, T>>);
+pub struct Steps<E, T> {
+    work: Work<Ask, Answer<E>, End<E, T>>,
+    is_stopped: Arc<AtomicBool>,
+}
 
 type End<E, T> = Result<Box<T>, Box<Refused<E>>>;
 
@@ -335,8 +361,11 @@ impl<E: Failure> Steps<E, Opened<E>> {
     /// Opens the array of the devices with these names, which errors tell.
     #[must_use]
     pub fn open(options: Options, names: Vec<String>, engine: Engine) -> Self {
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&is_stopped);
         let code = |talk| async move {
             let mut opening = Opening::new(talk, options, names, engine.this.clone());
+            opening.is_stopped = stop;
             match opening.open(engine).await {
                 Ok(opened) => Ok(Box::new(Opened { notes: opening.notes, ..opened })),
                 Err(error) => {
@@ -345,7 +374,13 @@ impl<E: Failure> Steps<E, Opened<E>> {
                 }
             }
         };
-        Self(Work::new(code))
+        Self { work: Work::new(code), is_stopped }
+    }
+
+    /// The array is not to be opened any more: the steps go on to give back what they took, and end with [`OpenError::Stopped`], where
+    /// they have not come to their end.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
     }
 }
 
@@ -363,7 +398,7 @@ impl<E: Failure> Steps<E, Survey<E>> {
                 Err(error) => Err(Box::new(Refused { error, notes: opening.notes })),
             }
         };
-        Self(Work::new(code))
+        Self { work: Work::new(code), is_stopped: Arc::default() }
     }
 }
 
@@ -373,7 +408,7 @@ impl<E: Failure, T> Steps<E, T> {
     /// # Panics
     /// After [`Step::Done`].
     pub fn poll(&mut self) -> Step<E, T> {
-        match self.0.poll() {
+        match self.work.poll() {
             Next::Ask(ask) => Step::Ask(ask),
             Next::Done(end) => Step::Done(end),
         }
@@ -384,7 +419,7 @@ impl<E: Failure, T> Steps<E, T> {
     /// # Panics
     /// When nothing was; [`Self::poll`] panics after an answer to something else.
     pub fn answer(&mut self, answer: Answer<E>) {
-        self.0.answer(answer);
+        self.work.answer(answer);
     }
 }
 
@@ -404,6 +439,8 @@ struct Opening<E> {
     keys_read: BTreeSet<usize>,
     /// These keys, and the others of the same engines.
     known: BTreeSet<u64>,
+    /// It is not to be opened any more.
+    is_stopped: Arc<AtomicBool>,
 }
 
 /// A device to which there is a session.
@@ -429,6 +466,7 @@ impl<E: Failure> Opening<E> {
             devices,
             keys_read,
             known,
+            is_stopped: Arc::default(),
         }
     }
 
@@ -442,6 +480,7 @@ impl<E: Failure> Opening<E> {
             strangers = self.leave_out_misplaced(&mut found);
         }
         let mut held = self.weigh_and_fence(&found, engine.random).await?;
+        self.check_stopped()?;
         self.note_stale(&held.assembly, &found);
         let (written, forgers) = match held.assembly.label.log {
             Some(_) => (None, Vec::new()),
@@ -469,6 +508,15 @@ impl<E: Failure> Opening<E> {
         let assembly = self.weigh(&found, crate::member::MemberSet::EMPTY).await?;
         let places = labels::places(&assembly, &found);
         Ok((assembly, places))
+    }
+
+    /// # Errors
+    /// When the array is not to be opened any more.
+    fn check_stopped(&self) -> Result<(), OpenError<E>> {
+        match self.is_stopped.load(Ordering::Relaxed) {
+            true => Err(OpenError::Stopped),
+            false => Ok(()),
+        }
     }
 
     /// Ends the sessions to members that the array will not use after all.

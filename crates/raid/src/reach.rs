@@ -174,6 +174,8 @@ impl<D: Dial> Reached<D> {
             | Ask::Keys
             | Ask::Fence(_)
             | Ask::FenceAgain { .. }
+            | Ask::Attend(_)
+            | Ask::TryOut(_)
             | Ask::Announce { .. }
             | Ask::FenceKnown { .. }
             | Ask::ProveWritable { .. }
@@ -232,6 +234,12 @@ async fn answer<S: Sessions>(sessions: &mut S, ask: Ask) -> Answer<S::Error> {
         Ask::Keys => return keys(sessions).await,
         Ask::Fence(fence) => {
             return fenced(sessions, |standing| Steps::fence(standing, fence)).await;
+        }
+        Ask::Attend(reader) => {
+            return fenced(sessions, |standing| Steps::attend(standing, reader)).await;
+        }
+        Ask::TryOut(fence) => {
+            return fenced(sessions, |standing| Steps::try_out(standing, fence)).await;
         }
         Ask::Announce { fence, known } => {
             return fenced(sessions, |standing| Steps::announce(standing, fence, known)).await;

@@ -25,8 +25,10 @@ pub const LIST_OFFSETS: [u64; 2] = [4 << 10, 36 << 10];
 pub const LIST_LEN: u32 = 12 << 10;
 /// Where a member's counters of errors are, in two slots.
 pub const HISTORY_OFFSETS: [u64; 2] = [20 << 10, 52 << 10];
-/// Bytes of a slot of counters and history: what is behind it, up to the next label, is free.
+/// Bytes of a slot of counters and history.
 pub const HISTORY_LEN: u32 = PAGE_LEN;
+/// Where the heartbeats of a member's engine are, in two slots.
+pub const HEARTBEAT_OFFSETS: [u64; 2] = [24 << 10, 56 << 10];
 /// Bytes at each end of a member that must be zero before it is taken without `--force`.
 pub const SIGNATURE_LEN: u64 = 1 << 20;
 

@@ -41,7 +41,7 @@ const TRANSFER_LEN_MAX: u32 = 2 << 20;
 const TRIES_MAX: u32 = 50;
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of an answer about the keys that are registered.
-const KEYS_LEN: u16 = 64;
+const KEYS_LEN: u16 = 8 + 8 * 64;
 
 /// Who a disk says that it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +111,8 @@ pub(crate) struct Examine {
     pub(crate) lun: u16,
     /// The key that the session must be registered with still.
     pub(crate) key: Option<u64>,
+    /// As [`crate::Settings::reader_keys`].
+    pub(crate) reader_keys: Option<(u64, u64)>,
     /// The session is new.
     pub(crate) is_new: bool,
     /// What was told to examinations before.
@@ -359,10 +361,14 @@ impl Examination {
         // Who had taken over would be registered. A disk that keeps registrations no longer than sessions has forgotten
         // this one, and another session of this side may have been registered anew since.
         let is_own = |key: &u64| Some(*key) == self.how.key;
-        match keys {
-            Some(keys) if keys.keys.is_empty() => Reason::Forgotten,
-            Some(keys) if keys.keys.iter().all(is_own) => Reason::Unregistered,
-            Some(_) | None => Reason::Fenced,
+        let Some(Keys { mut keys, .. }) = keys else { return Reason::Fenced };
+        // Who only reads takes nothing over.
+        let is_reader = |key: u64| self.how.reader_keys.is_some_and(|(mask, of)| key & mask == of);
+        keys.retain(|key| is_own(key) || !is_reader(*key));
+        match &keys[..] {
+            [] => Reason::Forgotten,
+            keys if keys.iter().all(is_own) => Reason::Unregistered,
+            _ => Reason::Fenced,
         }
     }
 

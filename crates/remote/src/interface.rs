@@ -40,6 +40,8 @@ pub struct Settings {
     /// Longest that connecting may take, and again logging in, and again examining the disk; with several portals, a
     /// quarter of `request_timeout` when that is less.
     pub login_timeout: Duration,
+    /// Keys of reservations of those who only read, and take nothing over: a mask, and what such a key shows under it.
+    pub reader_keys: Option<(u64, u64)>,
 }
 
 impl Settings {

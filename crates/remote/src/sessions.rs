@@ -119,6 +119,7 @@ impl<U> Remote<U> {
             key: self.orders.key().filter(|_| {
                 lane.registered && !(is_new && planted(Planted::KeyUncheckedAfterReconnect))
             }),
+            reader_keys: self.dialer.settings.reader_keys,
             is_new,
             untold: match planted(Planted::DoubtOfExaminationForgotten) {
                 true => Untold::Nothing,

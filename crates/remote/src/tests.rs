@@ -42,6 +42,8 @@ const BLOCK: u64 = 512;
 const BLOCK_LEN: usize = 512;
 /// Blocks of the disk.
 const BLOCKS: usize = 4096;
+/// Keys of readers: from ff00h to ffffh.
+const READER_KEYS: (u64, u64) = (!0xff, 0xff00);
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 /// The time of a request.
@@ -123,6 +125,7 @@ fn settings(portals: &[&str], sessions: u8) -> Settings {
         request_timeout: TIME,
         refusal_limit: 2 * SECOND,
         login_timeout: 5 * SECOND,
+        reader_keys: Some(READER_KEYS),
     }
 }
 

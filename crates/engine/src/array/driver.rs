@@ -123,8 +123,13 @@ impl Driver {
         let addresses = free.iter().map(MemberConfig::address).collect();
         let config =
             Config { places, read_ahead, reads_under_way, large_from: None, pause, deadlines };
+        let array = opened.machine.label().array_uuid;
         let mut volume = Volume::new(opened.machine, config);
+        if options.read_only && !options.is_placed {
+            volume.watch_labels(Duration::ZERO, array, opened.generation);
+        }
         volume.set_spares(spares.after, addresses);
+        volume.set_heartbeats(options.heartbeats.then_some(opened.engine));
         Self {
             volume,
             slots,

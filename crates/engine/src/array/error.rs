@@ -57,6 +57,20 @@ pub enum ArrayError {
         /// What there is to say of members.
         notes: String,
     },
+    /// An engine that is silent could go on with members at which it cannot be shut out.
+    #[error(
+        "array '{name}': the engine of '{holder}' is silent, and could go on with {} alone, where it cannot be shut out; bring \
+         back what is away, or make sure that it is dead, and attach the array with --take-over",
+        numbers(*members)
+    )]
+    NotShutOut {
+        /// Name of the array.
+        name: String,
+        /// Who has it open, by the labels.
+        holder: String,
+        /// The members.
+        members: MemberSet,
+    },
     /// A member's label is not usable.
     #[error("{address}: {reason}")]
     Label {
@@ -71,6 +85,15 @@ pub enum ArrayError {
          turn them off"
     )]
     Forgetful {
+        /// The member.
+        address: String,
+    },
+    /// An engine that was found silent could still write to it.
+    #[error(
+        "{address}: cannot shut out an engine that may be alive: it has no persistent reservations, or no PREEMPT AND ABORT; make \
+         sure that the engine is dead, and attach the array with --take-over"
+    )]
+    CannotShutOut {
         /// The member.
         address: String,
     },
@@ -386,6 +409,7 @@ impl ArrayError {
             FenceError::Reserved { key } => Self::Reserved { address, key },
             FenceError::Overtaken { key } => Self::Overtaken { address, key },
             FenceError::Forgetful => Self::Forgetful { address },
+            FenceError::CannotShutOut => Self::CannotShutOut { address },
             FenceError::Contended => Self::Contended { address },
         }
     }

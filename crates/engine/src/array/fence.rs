@@ -128,6 +128,11 @@ impl Sessions for Connected {
                 place,
                 "no PREEMPT AND ABORT: what another engine has under way may still be written"
             ),
+            Notice::ReaderNotRegistered(reason) => tracing::warn!(
+                place,
+                %reason,
+                "no reservations tell of writers: for two seconds after one has come, what is read may be old"
+            ),
             Notice::RegistrationStays(error) => {
                 tracing::warn!(place, %error, "the registration stays");
             }

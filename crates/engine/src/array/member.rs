@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use netraid_block::{Buf, Device, DeviceInfo, IoError, Op, Pool, RequestFlags, SgList, TargetUri};
 use netraid_raid::{
     access::Needs,
+    fencing::READER_KEYS,
     label::{Label, LabelError, Uuid},
     mark,
     medium::{self, Medium},
@@ -164,6 +165,7 @@ impl Connected {
         }
         initiator.request_timeout = config.request_timeout;
         initiator.refusal_limit = config.refusal_limit;
+        initiator.reader_keys = Some(READER_KEYS);
         initiator.isid = isid;
         // A visit looks at a label or two.
         initiator.sessions = if isid.is_some() { config.sessions } else { 1 };

@@ -20,6 +20,7 @@ mod open;
 mod pause;
 mod putback;
 mod slots;
+mod standby;
 mod status;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
@@ -39,6 +40,7 @@ pub use lock::HostLock;
 pub use member::{Keyring, MemberConfig};
 pub use netraid_raid::medium::signature;
 pub use open::OpenOptions;
+pub use standby::{AFTER_MIN, AFTER_USUAL, Attempt, Outlook, Silent, Watch};
 
 use crate::control::{ArrayStatus, ControlRequest, ScrubStatus};
 use driver::{Command, Driver};
@@ -180,7 +182,21 @@ impl Array {
         spares: Spares,
         pool: Pool,
     ) -> Result<Self, ArrayError> {
-        let opened = open::open(options, (members.clone(), &spares.devices), &pool).await?;
+        let (_sender, stop) = watch::channel(false);
+        Self::open_unless_stopped(options, (members, spares), pool, &stop).await
+    }
+
+    /// The same until `stop` says that the array is not to be opened any more: what was taken of the members is given back then.
+    ///
+    /// # Errors
+    /// As [`Self::open_with_spares`], and [`ArrayError::Closing`] when it was stopped.
+    pub async fn open_unless_stopped(
+        options: OpenOptions,
+        (members, spares): (Vec<MemberConfig>, Spares),
+        pool: Pool,
+        stop: &watch::Receiver<bool>,
+    ) -> Result<Self, ArrayError> {
+        let opened = open::open(options, (members.clone(), &spares.devices), &pool, stop).await?;
         let (info, notes) = (opened.info.clone(), opened.notes.clone());
         let (request_sender, requests) = mpsc::unbounded_channel();
         let (commands, command_receiver) = mpsc::channel(16);

@@ -9,15 +9,16 @@ use netraid_raid::{
     access,
     assemble::{AssembleError, Assembly, CleanClose},
     fencing::Fence,
-    label::{Holder, Label},
+    label::{Holder, Label, Uuid},
     member::MemberIndex,
     opening::{
-        self, Answer, Ask, Continues, Engine, Note, OpenError, Options, Refused, Step, Steps,
-        Survey,
+        self, Answer, Ask, Continues, Engine, Note, OpenError, Options, Refused, Silent, Step,
+        Steps, Survey,
     },
     reach::Dial as _,
     volume::PlainOrLogged,
 };
+use tokio::sync::watch;
 
 use super::{
     Caches,
@@ -51,11 +52,19 @@ pub struct OpenOptions {
     /// How long users' requests wait for members where those that are left cannot serve; zero: the array fails at once.
     /// An array without a log, or that is read only, always does.
     pub pause: Duration,
+    /// Members are told once a second that this engine is alive, for one that stands by.
+    pub heartbeats: bool,
+    /// The engine that was found silent while this one stood by; it is taken over where it can be shut out.
+    pub silent: Option<Silent>,
 }
 
 /// Everything that the driver starts with.
 pub(super) struct Opened {
     pub(super) machine: PlainOrLogged,
+    /// That of the labels by which it was opened.
+    pub(super) generation: u64,
+    /// This engine, as its labels name their holder.
+    pub(super) engine: Uuid,
     /// Bytes of memory for what is read ahead; none: nothing is.
     pub(super) read_ahead: Option<u64>,
     /// None: found by trying.
@@ -76,7 +85,8 @@ pub(super) struct Opened {
 
 impl OpenOptions {
     const fn steps(&self, spares: usize) -> Options {
-        let Self { read_only, take_over, force, clean_close, is_placed, wants_all, .. } = *self;
+        let Self { read_only, take_over, force, clean_close, is_placed, wants_all, silent, .. } =
+            *self;
         let continues = None;
         Options {
             read_only,
@@ -87,6 +97,7 @@ impl OpenOptions {
             continues,
             wants_all,
             spares,
+            silent,
         }
     }
 
@@ -103,11 +114,13 @@ pub(super) async fn open(
     options: OpenOptions,
     (mut members, spares): (Vec<MemberConfig>, &[MemberConfig]),
     pool: &Pool,
+    stop: &watch::Receiver<bool>,
 ) -> Result<Opened, ArrayError> {
     let mut lock = None;
     let steps = options.steps(spares.len());
     members.extend_from_slice(spares);
-    let devices = Devices::new(members, pool);
+    let mut devices = Devices::new(members, pool);
+    devices.stop = Some(stop.clone());
     let opened = carry_out(options, (this_holder(None), steps), devices, &mut lock, pool).await?;
     Ok(Opened { lock, ..opened })
 }
@@ -137,13 +150,25 @@ async fn carry_out(
     let limits = options.caches.limits();
     let engine = Engine { this, random: rand::random(), pool: pool.clone(), limits };
     let steps = Steps::open(steps, devices.addresses(), engine);
-    let opened = devices.go(steps, lock).await?;
-    let opening::Opened { machine, info, can_read_ahead, fence, places, liars, unused, notes } =
-        opened;
+    let opened = devices.open(steps, lock).await?;
+    let opening::Opened {
+        machine,
+        info,
+        can_read_ahead,
+        generation,
+        engine,
+        fence,
+        places,
+        liars,
+        unused,
+        notes,
+    } = opened;
     let read_ahead = options.caches.read_ahead_len().filter(|_| can_read_ahead);
     let liar = |(member, at): (MemberIndex, usize)| (member, devices.config(at));
     Ok(Opened {
         machine,
+        generation,
+        engine,
         read_ahead,
         reads_under_way: options.reads_under_way,
         liars: liars.into_iter().map(liar).collect(),
@@ -190,6 +215,8 @@ struct Devices {
     all: Vec<Reached>,
     /// By place.
     are_looked_for: Vec<bool>,
+    /// Tells that the array is not to be opened any more.
+    stop: Option<watch::Receiver<bool>>,
 }
 
 impl Devices {
@@ -204,16 +231,42 @@ impl Devices {
             let pool = pool.clone();
             Reached::new(Dialer { config, pool })
         });
-        Self { all: reached.collect(), are_looked_for }
+        Self { all: reached.collect(), are_looked_for, stop: None }
+    }
+
+    /// The same as [`Self::go`], to an early end where it is to stop.
+    async fn open(
+        &mut self,
+        steps: Steps<ArrayError, opening::Opened<ArrayError>>,
+        lock: &mut Option<ArrayLock>,
+    ) -> Result<opening::Opened<ArrayError>, ArrayError> {
+        let stop = self.stop.clone();
+        let is_stopped = || stop.as_ref().is_some_and(|stop| *stop.borrow());
+        let heed = |steps: &Steps<_, _>| {
+            if is_stopped() {
+                steps.stop()
+            }
+        };
+        self.carry_out(steps, lock, heed).await
     }
 
     /// Does what the steps ask, to their end; `lock` is the lock that is held, or that they have taken.
     async fn go<T>(
         &mut self,
-        mut steps: Steps<ArrayError, T>,
+        steps: Steps<ArrayError, T>,
         lock: &mut Option<ArrayLock>,
     ) -> Result<T, ArrayError> {
+        self.carry_out(steps, lock, |_| {}).await
+    }
+
+    async fn carry_out<T>(
+        &mut self,
+        mut steps: Steps<ArrayError, T>,
+        lock: &mut Option<ArrayLock>,
+        heed: impl Fn(&Steps<ArrayError, T>),
+    ) -> Result<T, ArrayError> {
         loop {
+            heed(&steps);
             let answer = match steps.poll() {
                 Step::Ask(Ask::Each(asks)) => Answer::Each(self.each(asks).await),
                 Step::Ask(Ask::Lock(label)) => Answer::Lock(take_lock(&label, lock)),
@@ -279,7 +332,9 @@ impl Devices {
                 ArrayError::Failed(IoError::with_detail(reason.kind(), text))
             }
             error @ (OpenError::Failed(_)
+            | OpenError::Stopped
             | OpenError::NotClosed { .. }
+            | OpenError::NotShutOut { .. }
             | OpenError::Unfit(..)
             | OpenError::NotFenced(..)
             | OpenError::Label(..)
@@ -299,12 +354,16 @@ impl Devices {
         let address = |at| self.address(at);
         match error {
             OpenError::Failed(error) => error,
+            OpenError::Stopped => ArrayError::Closing,
             OpenError::NoLabels => ArrayError::NoLabels(String::new()),
             OpenError::Fewer { name, members } => {
                 ArrayError::Fewer { name, members, notes: String::new() }
             }
             OpenError::Assemble(reason) => ArrayError::Assemble { reason, notes: String::new() },
             OpenError::NotClosed { name } => ArrayError::NotClosed(name),
+            OpenError::NotShutOut { name, holder, members } => {
+                ArrayError::NotShutOut { name, holder, members }
+            }
             OpenError::Unfit(at, unfit) => ArrayError::unfit(address(at), unfit),
             OpenError::NotFenced(at, error) => ArrayError::not_fenced(address(at), error),
             OpenError::Label(at, reason) => ArrayError::Label { address: address(at), reason },

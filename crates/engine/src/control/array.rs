@@ -88,6 +88,26 @@ pub enum ControlRequest {
     },
 }
 
+/// How an engine is that stands by for the one that has the array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandbyStatus {
+    /// `standby`.
+    pub kind: String,
+    /// Name of the array, where a label can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// How the array is: `unreadable`, `alive`, `closed`, `no_heartbeats`, `not_shut_out` or `silent`.
+    pub state: String,
+    /// The host of the engine that has it, or had it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The same in words, with what to do where something is to be done.
+    pub reason: String,
+    /// Why the last attempt to open the array failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempt: Option<String>,
+}
+
 /// What a scrub is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

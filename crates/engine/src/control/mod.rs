@@ -28,6 +28,7 @@ pub use self::{
     array::{
         ArrayStatus, ControlRequest, HandedSecret, LogStatus, MemberStatus, NoSpaceStatus,
         ProgressStatus, ReadAheadStatus, ScrubAction, ScrubMemberStatus, ScrubStatus,
+        StandbyStatus,
     },
     target::{
         LunStatus, PaceStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest,

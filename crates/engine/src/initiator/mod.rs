@@ -92,6 +92,9 @@ pub struct InitiatorConfig {
     /// Longest that connecting may take, and again logging in; with several portals, a quarter of
     /// `request_timeout` for each when that is less.
     pub login_timeout: Duration,
+    /// Keys of reservations of those who only read: a mask, and what such a key shows under it. A session whose registration is gone
+    /// is not taken to be fenced out by these.
+    pub reader_keys: Option<(u64, u64)>,
     /// Insist on header digests, also where the address does not.
     pub header_digest: bool,
     /// Insist on data digests, also where the address does not.
@@ -120,6 +123,7 @@ impl InitiatorConfig {
             request_timeout: Duration::from_secs(5),
             refusal_limit: REFUSAL_LIMIT,
             login_timeout: Duration::from_secs(5),
+            reader_keys: None,
             header_digest: false,
             data_digest: false,
             queue_depth: 128,
@@ -139,6 +143,7 @@ impl InitiatorConfig {
             request_timeout: self.request_timeout,
             refusal_limit: self.refusal_limit,
             login_timeout: self.login_timeout,
+            reader_keys: self.reader_keys,
         })
     }
 
@@ -453,6 +458,7 @@ pub async fn discover(
         request_timeout: timeout,
         refusal_limit: REFUSAL_LIMIT,
         login_timeout: timeout,
+        reader_keys: None,
     };
     driver::find(settings).await.map_err(|reason| InitiatorError::new(place, reason))
 }

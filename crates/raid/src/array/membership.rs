@@ -95,6 +95,12 @@ impl ArrayMachine {
         }
     }
 
+    /// Another engine has opened the array for writing, and this one only reads: it fails with this error.
+    pub fn handle_overtaken(&mut self, error: IoError) {
+        self.failed.get_or_insert(error);
+        self.run();
+    }
+
     /// Stops serving at once: `member` says that another engine has the array now. Nothing that
     /// is not acknowledged yet will be, and labels are the other engine's.
     pub(super) fn fence(&mut self, member: MemberIndex, error: &IoError) {

@@ -17,7 +17,7 @@ use core::{future::Future, num::NonZeroU64};
 use atomic_refcell::AtomicRefCell;
 use netraid_block::{ErrorKind, IoError};
 
-use super::{Fence, VACANT};
+use super::{Fence, VACANT, has_engine, is_reader};
 use crate::{
     access::Failure as _,
     planted::{Planted, planted},
@@ -26,6 +26,8 @@ use crate::{
 
 /// Times that others may come between.
 const TRIES_MAX: usize = 4;
+/// Times that readers alone may.
+const READERS_MAX: usize = 64;
 
 /// What is asked of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +117,8 @@ pub enum FenceError {
     },
     /// The device takes registrations, and does not keep them.
     Forgetful,
+    /// An engine that may be alive could still write: the device has no reservations, or no PREEMPT AND ABORT.
+    CannotShutOut,
     /// Others come between again and again.
     Contended,
 }
@@ -126,6 +130,8 @@ pub enum Notice {
     NotFenced(IoError),
     /// The device has no PREEMPT AND ABORT: what another engine has under way may still be written.
     NothingAborted,
+    /// The member is read without a registration that tells of writers: its device has no reservations.
+    ReaderNotRegistered(IoError),
     /// The registration could not be taken back.
     RegistrationStays(IoError),
     /// The reservation could not be removed.
@@ -172,6 +178,20 @@ impl Steps {
     pub fn announce(standing: Standing, fence: Fence, known: BTreeSet<u64>) -> Self {
         let known = (Some(known), false);
         Self::new(standing, known, |member| async move { member.announce(fence).await })
+    }
+
+    /// Tries out whether an engine that may be alive can be shut out: who is registered may be removed, this engine can register, and
+    /// the device has PREEMPT AND ABORT. Nobody is removed. The registration stays.
+    #[must_use]
+    pub fn try_out(standing: Standing, fence: Fence) -> Self {
+        Self::new(standing, (None, false), |member| async move { member.try_out(fence).await })
+    }
+
+    /// Registers who only reads, beside other readers, and reserves nothing: who opens the array for writing removes that, and the
+    /// next read tells. A device without reservations is read without.
+    #[must_use]
+    pub fn attend(standing: Standing, reader: Fence) -> Self {
+        Self::new(standing, (None, false), |member| async move { member.attend(reader).await })
     }
 
     /// The same as [`Self::fence`] for an engine that has the array: `known` was registered at the device before the engine made sure of
@@ -352,6 +372,59 @@ impl Member {
         self.register(fence.key(is_wary)).await
     }
 
+    async fn try_out(&self, fence: Fence) -> Result<(), FenceError> {
+        const WHAT: &str = "trying out PREEMPT AND ABORT at it";
+        let registered = self.standing().registered;
+        let end = self.others(fence, registered).await;
+        let others = end.map_err(|error| match error {
+            FenceError::Failed { reason, .. } if reason.kind() == ErrorKind::Unsupported => {
+                FenceError::CannotShutOut
+            }
+            error => error,
+        })?;
+        let key = registered.unwrap_or_else(|| fence.key(false));
+        self.register(key).await?;
+        // Nobody has this key, so that nobody is removed; a device says so by a conflict.
+        let nobody = (1..u64::from(u16::MAX)).map(|bits| key.get() ^ (bits << 2));
+        let mut nobody = nobody.filter(|other| !others.keys.contains(other));
+        let Some(other) = nobody.next().and_then(NonZeroU64::new) else {
+            return Err(FenceError::CannotShutOut);
+        };
+        match tolerate_conflict(self.demand(Ask::Preempt { key, other, aborts: true }).await) {
+            Err(reason) if reason.kind() == ErrorKind::Unsupported => {
+                Err(FenceError::CannotShutOut)
+            }
+            end => end.map_err(|reason| failed(WHAT, reason)),
+        }
+    }
+
+    async fn attend(&self, reader: Fence) -> Result<(), FenceError> {
+        let key = reader.key(false);
+        self.note(|standing| standing.registered = Some(key));
+        match self.demand(Ask::Register { key, ignore: true }).await {
+            Err(reason) if reason.kind() == ErrorKind::Unsupported => {
+                self.tell(Notice::ReaderNotRegistered(reason));
+                self.renounce().await;
+                return Ok(());
+            }
+            registered => {
+                registered.map_err(|reason| failed("registering a reader at it", reason))?
+            }
+        }
+        // Who came before removed nobody, and would not hear of this reader.
+        let (keys, _) =
+            self.keys().await.map_err(|reason| failed("reading its reservation keys", reason))?;
+        let writes = |other: &&u64| has_engine(&[**other]) && !reader.may_remove(**other);
+        match keys.iter().find(writes) {
+            Some(other) => {
+                self.renounce().await;
+                Err(FenceError::Reserved { key: *other })
+            }
+            None if keys.contains(&key.get()) => Ok(()),
+            None => Err(FenceError::Forgetful),
+        }
+    }
+
     /// Registers the engine, or makes sure that it is registered still where it was announced.
     async fn register(&self, key: NonZeroU64) -> Result<(), FenceError> {
         // Whatever becomes of it, some sessions may be registered.
@@ -379,7 +452,8 @@ impl Member {
         let key = registered.filter(|_| self.is_announced);
         let key = key.unwrap_or_else(|| fence.key(is_wary));
         self.register(key).await?;
-        for _ in 0..TRIES_MAX {
+        let (mut tries, mut readers) = (0, 0);
+        while tries < TRIES_MAX && readers < READERS_MAX {
             let others = self.others(fence, Some(key)).await?;
             let is_alone = others.keys.is_empty() && !others.is_cut
                 || planted(Planted::ExclusiveBesideOthers) && others.has_own;
@@ -388,6 +462,11 @@ impl Member {
             }
             let held = self.reservation().await.map_err(|reason| failed(WHAT, reason))?;
             let is_held = held == Some(true);
+            // Who only reads keeps nobody from anything, however many come.
+            match !others.keys.is_empty() && others.keys.iter().all(|other| is_reader(*other)) {
+                true => readers += 1,
+                false => tries += 1,
+            }
             if is_held && is_alone {
                 self.note(|standing| standing.exclusive = true);
                 return Ok(());
@@ -395,7 +474,13 @@ impl Member {
             let is_wary = fence.is_wary(&others.keys);
             self.note(|standing| standing.is_wary |= is_wary);
             for other in others.keys.into_iter().filter_map(NonZeroU64::new) {
-                let removed = self.remove(key, other, is_held).await;
+                let must_abort = fence.must_abort(other.get());
+                let removed = self.remove((key, other), is_held, must_abort).await;
+                let is_unsupported =
+                    |error: &IoError| must_abort && error.kind() == ErrorKind::Unsupported;
+                if removed.as_ref().is_err_and(is_unsupported) {
+                    return Err(FenceError::CannotShutOut);
+                }
                 tolerate_conflict(removed).map_err(|reason| failed(WHAT, reason))?;
             }
             if !is_held {
@@ -425,7 +510,8 @@ impl Member {
         // One's own are registered with one of two keys.
         let is_own = |other: u64| own.is_some_and(|own| Fence::keys_of(own).contains(&other));
         let is_new = |other: &&u64| {
-            self.known.as_ref().is_some_and(|known| !known.contains(other) && !is_own(**other))
+            let is_known = |known: &BTreeSet<u64>| known.contains(other) || is_own(**other);
+            self.known.as_ref().is_some_and(|known| !is_known(known)) && !is_reader(**other)
         };
         if let Some(other) = keys.iter().find(is_new) {
             return Err(self.overtaken(*other));
@@ -447,17 +533,18 @@ impl Member {
         kept.map_err(|reason| failed("making sure that it is still this engine's", reason))
     }
 
-    /// Removes another's registrations, and waits for what it has under way where the device can.
+    /// Removes another's registrations, and waits for what it has under way where the device can; where it cannot, and `must_abort`
+    /// says that it must, nobody is removed.
     async fn remove(
         &self,
-        key: NonZeroU64,
-        other: NonZeroU64,
+        (key, other): (NonZeroU64, NonZeroU64),
         is_held: bool,
+        must_abort: bool,
     ) -> Result<(), IoError> {
         self.said.borrow_mut().has_removed = true;
         let aborts = !planted(Planted::RemovedWithoutAborting);
         match self.demand(Ask::Preempt { key, other, aborts }).await {
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
+            Err(error) if error.kind() == ErrorKind::Unsupported && !must_abort => {
                 self.tell(Notice::NothingAborted);
                 // What all hold belongs to one of them in tgt; when that one is removed, it is a
                 // dangling pointer. So it is released before, and made again at once.
@@ -486,14 +573,19 @@ impl Member {
     /// Takes this run's registrations back. Some targets (tgt) keep those of sessions that are no
     /// more, which no session could give back: where all are this run's, they go with one command.
     async fn give_back(&self, key: NonZeroU64) -> Result<(), IoError> {
+        // A reader that came meanwhile finds this engine, and gives up; it must not inherit the reservation.
+        let is_its =
+            |other: &u64| *other == key.get() || is_reader(*other) && !is_reader(key.get());
         let all_own = match self.keys().await {
-            Ok((keys, is_cut)) => !is_cut && keys.iter().all(|other| *other == key.get()),
+            Ok((keys, is_cut)) => !is_cut && keys.iter().all(is_its),
             Err(error) if error.kind() == ErrorKind::Unsupported => false,
             Err(error) => return Err(error),
         };
         let is_wary = self.standing().is_wary && !planted(Planted::WaryMemberSetFree);
         self.demand(match all_own && !is_wary {
-            true => Ask::Clear(key),
+            // An engine may have registered since; who only reads leaves it alone.
+            true if !is_reader(key.get()) => Ask::Clear(key),
+            true => Ask::Unregister,
             false if is_wary => Ask::Register { key: VACANT, ignore: false },
             false => Ask::Unregister,
         })
@@ -588,6 +680,7 @@ fn is_refused(error: &FenceError) -> bool {
         FenceError::Reserved { .. }
         | FenceError::Overtaken { .. }
         | FenceError::Forgetful
+        | FenceError::CannotShutOut
         | FenceError::Contended => true,
     }
 }

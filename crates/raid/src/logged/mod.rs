@@ -213,6 +213,12 @@ impl LoggedArray {
         self.input = true;
     }
 
+    /// Another engine has opened the array for writing, and this one only reads: it fails with this error.
+    pub fn handle_overtaken(&mut self, error: IoError) {
+        self.array.state().fail(error);
+        self.input = true;
+    }
+
     /// A read is late: what waits for it, and can be had from other members, is read there as well, and the first to come
     /// counts. How many reads that sends at most.
     pub fn handle_late(&mut self, io: IoId) -> u64 {

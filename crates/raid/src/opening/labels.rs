@@ -131,11 +131,14 @@ impl<E: Failure> Opening<E> {
         if let Some(truth) = truth(&labels).filter(|_| writes) {
             self.lock(truth).await?;
         }
-        let is_ours = |truth: &Label| self.has_lock && outlives(&self.this, &truth.holder);
+        let is_dead = |truth: &Label| {
+            let is_silent = self.options.silent.is_some_and(|silent| silent.wrote(truth));
+            self.has_lock && (outlives(&self.this, &truth.holder) || is_silent)
+        };
         let mut permissions = Permissions {
             clean_close: self.options.clean_close,
             read_only: !writes,
-            holder_is_dead: truth(&labels).is_some_and(is_ours) || self.options.take_over,
+            holder_is_dead: truth(&labels).is_some_and(is_dead) || self.options.take_over,
             force: self.options.force,
             unfit,
         };

@@ -2,12 +2,12 @@
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
-use super::{Note, OpenError, Opening, labels::places};
+use super::{Note, OpenError, Opening, Options, labels::places};
 use crate::{
     access::{Ask, Failure},
-    assemble::{Assembly, Found},
+    assemble::{AssembleError, Assembly, Found},
     fencing::{Fence, Removes, VACANT, key_of_dead_holder, steps::FenceError},
-    label::{Holder, Label},
+    label::{Closure, Holder, Label},
     member::{MemberIndex, MemberSet},
     planted::{Planted, planted},
 };
@@ -22,7 +22,7 @@ pub(super) struct Held {
 }
 
 /// Devices that are left out, with why.
-type LeftOut<E> = Vec<(usize, OpenError<E>)>;
+pub(super) type LeftOut<E> = Vec<(usize, OpenError<E>)>;
 
 impl<E: Failure> Opening<E> {
     /// Decides, and makes the members that the array will use its own alone. A member that refuses the array's sessions,
@@ -36,6 +36,7 @@ impl<E: Failure> Opening<E> {
     ) -> Result<Held, OpenError<E>> {
         let mut unfenced = MemberSet::EMPTY;
         loop {
+            self.check_stopped()?;
             let before = self.notes.len();
             let assembly = self.weigh(found, unfenced).await?;
             let read_only = self.options.read_only;
@@ -43,10 +44,20 @@ impl<E: Failure> Opening<E> {
                 return Err(OpenError::NotClosed { name: assembly.label.name });
             }
             let places = places(&assembly, found);
-            if read_only {
-                return Ok(Held { assembly, places, fence: None });
-            }
             let truth = &found[assembly.truth].1.label;
+            if read_only {
+                self.check_not_held(&assembly, truth)?;
+                // In a cluster the mediator keeps writers away from readers.
+                let failed = match self.options.is_placed {
+                    true => LeftOut::new(),
+                    false => self.attend(&places, truth, found, random).await?,
+                };
+                if failed.is_empty() {
+                    return Ok(Held { assembly, places, fence: None });
+                }
+                self.leave_out(failed, (&assembly, &places), &mut unfenced, before).await?;
+                continue;
+            }
             if let Err(fewer) = self.check_all_there(truth, &places) {
                 self.note_stale(&assembly, found);
                 return Err(fewer);
@@ -54,20 +65,83 @@ impl<E: Failure> Opening<E> {
             let fence = Fence::new(truth, &self.this, self.removes([truth, truth]), random);
             let failed = self.make_own(&places, fence, truth, found).await?;
             if failed.is_empty() {
+                let is_exclusive = |(_, at): &(MemberIndex, usize)| {
+                    self.devices[*at].as_ref().is_some_and(|device| device.exclusive)
+                };
+                let shut_out = members_of(&places).filter(is_exclusive);
+                self.check_shut_out(truth, shut_out.map(|(member, _)| member).collect())?;
                 return Ok(Held { assembly, places, fence: Some(fence) });
             }
 
-            self.notes.truncate(before);
-            let at: Vec<usize> = failed.iter().map(|(at, _)| *at).collect();
-            for (at, error) in failed {
-                let member = member_at(&places, at);
-                unfenced.insert(member);
-                if assembly.label.geometry.can_serve_from(unfenced) {
-                    return Err(error);
-                }
-                self.notes.push(Note::LeftOut(member, error));
+            self.leave_out(failed, (&assembly, &places), &mut unfenced, before).await?;
+        }
+    }
+
+    /// Goes on without devices that failed, of the members in `unfenced` from now on. Notes since there were `notes` are made anew.
+    ///
+    /// # Errors
+    /// When these members alone are enough to serve from.
+    async fn leave_out(
+        &mut self,
+        failed: LeftOut<E>,
+        (assembly, places): (&Assembly, &[Option<usize>]),
+        unfenced: &mut MemberSet,
+        notes: usize,
+    ) -> Result<(), OpenError<E>> {
+        self.notes.truncate(notes);
+        let at: Vec<usize> = failed.iter().map(|(at, _)| *at).collect();
+        for (at, error) in failed {
+            let member = member_at(places, at);
+            unfenced.insert(member);
+            if assembly.label.geometry.can_serve_from(*unfenced) {
+                return Err(error);
             }
-            self.leave(at).await;
+            self.notes.push(Note::LeftOut(member, error));
+        }
+        self.leave(at).await;
+        Ok(())
+    }
+
+    /// Refuses to read an array without a log that somebody may have open: what is read of it once, as its written bits, grows old.
+    fn check_not_held(&self, assembly: &Assembly, truth: &Label) -> Result<(), OpenError<E>> {
+        let Options { take_over, force, is_placed, .. } = self.options;
+        if truth.closure != Closure::Open || !assembly.unclean || take_over || force || is_placed {
+            return Ok(());
+        }
+        let (name, holder) = (truth.name.clone(), truth.holder.name.clone());
+        let generation = truth.generation;
+        Err(OpenError::Assemble(AssembleError::Held { name, holder, generation }))
+    }
+
+    /// Registers this reader at the members, so that who opens the array for writing from now on ends its reads, and makes sure that
+    /// nobody has done so since the labels were read; the devices at which it cannot register.
+    ///
+    /// # Errors
+    /// When an engine that writes is registered, or has written labels.
+    async fn attend(
+        &self,
+        places: &[Option<usize>],
+        truth: &Label,
+        found: &[(usize, Found)],
+        random: u64,
+    ) -> Result<LeftOut<E>, OpenError<E>> {
+        let removes = self.removes([truth, truth]);
+        let reader = Fence::of_reader(truth, &self.this, removes, random);
+        let used: BTreeSet<usize> = places.iter().flatten().copied().collect();
+        let used: Vec<usize> = used.into_iter().collect();
+        let mut failed = LeftOut::new();
+        for (at, answer) in self.each(used, |_| Ask::Attend(reader)).await {
+            match answer.fenced() {
+                Ok(_) => {}
+                Err(error) if is_of_no_use(&error) => {
+                    failed.push((at, OpenError::NotFenced(at, error)));
+                }
+                Err(error) => return Err(OpenError::NotFenced(at, error)),
+            }
+        }
+        match failed.is_empty() {
+            true => self.find_changed(places, truth, found).await,
+            false => Ok(failed),
         }
     }
 
@@ -104,6 +178,19 @@ impl<E: Failure> Opening<E> {
         let used: BTreeSet<usize> = places.iter().flatten().copied().collect();
         let used: Vec<usize> = used.into_iter().collect();
         self.read_keys(&used).await;
+        if let Some(silent) = self.silent(truth) {
+            let members: Vec<(MemberIndex, usize)> = members_of(places).collect();
+            let failed = self.try_out((&silent, truth), &members, fence).await?;
+            if !failed.is_empty() {
+                return Ok(failed);
+            }
+            let failed = self.find_changed(places, truth, found).await?;
+            if !failed.is_empty() {
+                return Ok(failed);
+            }
+        }
+        // From here on others are removed.
+        self.check_stopped()?;
         let failed = self.exclude_others(used.clone(), fence, truth, found).await?;
         if !failed.is_empty() {
             return Ok(failed);
@@ -183,9 +270,14 @@ impl<E: Failure> Opening<E> {
                 false => Ask::Fence(fence),
             }
         };
+        let is_silent = self.silent(truth).is_some();
         let (mut failed, mut refused) = (Vec::new(), None);
         for (at, answer) in self.each(used, ask).await {
-            let end = answer.fenced();
+            let end = match answer.fenced() {
+                // What the silent engine has under way may still be written there.
+                Ok(false) if is_silent => Err(FenceError::CannotShutOut),
+                end => end,
+            };
             if let Some(device) = &mut self.devices[at] {
                 device.exclusive = end == Ok(true);
             }
@@ -250,11 +342,13 @@ impl<E: Failure> Opening<E> {
 
     /// Whose registrations at a member may be removed, by the label that decides and the member's own.
     fn removes(&self, labels: [&Label; 2]) -> Removes {
-        match (self.options.force, self.options.take_over) {
-            (true, _) => Removes::All,
-            (false, true) => Removes::Engines,
+        let proven = dead_holders(labels, &self.this);
+        match (self.options.force, self.options.take_over, self.silent(labels[0])) {
+            (true, _, _) => Removes::All,
+            (false, true, _) => Removes::Engines,
             // Others may be opening it just now.
-            (false, false) => Removes::Holders(dead_holders(labels, &self.this)),
+            (false, false, Some(silent)) => Removes::Silent { proven, keys: silent.keys },
+            (false, false, None) => Removes::Holders(proven),
         }
     }
 }
@@ -263,11 +357,17 @@ fn dead_holders(labels: [&Label; 2], this: &Holder) -> [Option<u64>; 2] {
     labels.map(|label| key_of_dead_holder(label, this))
 }
 
+/// Members that have devices, with the places of these.
+fn members_of(places: &[Option<usize>]) -> impl Iterator<Item = (MemberIndex, usize)> {
+    let members = (0..).map(MemberIndex).zip(places);
+    members.filter_map(|(member, place)| place.map(|at| (member, at)))
+}
+
 /// Whether a device's answers about reservations are of no use, and say of nobody else that he has it.
-fn is_of_no_use(error: &FenceError) -> bool {
+pub(super) fn is_of_no_use(error: &FenceError) -> bool {
     match error {
         FenceError::Failed { reason, .. } => !reason.is_conflict(),
-        FenceError::Forgetful => true,
+        FenceError::Forgetful | FenceError::CannotShutOut => true,
         FenceError::Reserved { .. } | FenceError::Overtaken { .. } | FenceError::Contended => false,
     }
 }

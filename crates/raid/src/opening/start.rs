@@ -47,10 +47,12 @@ impl<E: Failure> Opening<E> {
         let read_only = self.options.read_only;
         let volatile_cache = caps.iter().any(|caps| caps.volatile_cache);
         let info = volume_info(&assembly, read_only, volatile_cache);
-        // Who only reads does not keep others from writing. With a log, whose tables are read once, that shows
-        // old bytes anyway; without one each read shows what is there, and goes on doing so.
-        let can_read_ahead = !read_only || written.is_none();
+        // Who only reads does not keep others from writing, and hears of it by its next read of a member. In a cluster the
+        // mediator keeps writers away.
+        let can_read_ahead = !read_only || self.options.is_placed;
+        let generation = assembly.label.generation;
         let holder = self.this.clone();
+        let engine_id = holder.engine_id;
         let machine = match written {
             Some(written) => {
                 let trust_parity = self.options.force;
@@ -67,7 +69,18 @@ impl<E: Failure> Opening<E> {
         let is_unused = |at: &usize| !places.contains(&Some(*at));
         let unused = self.reached().into_iter().filter(is_unused).collect();
         let notes = Vec::new();
-        Ok(Opened { machine, info, can_read_ahead, fence, places, liars, unused, notes })
+        Ok(Opened {
+            machine,
+            info,
+            can_read_ahead,
+            generation,
+            engine: engine_id,
+            fence,
+            places,
+            liars,
+            unused,
+            notes,
+        })
     }
 }
 

@@ -9,11 +9,12 @@ use netraid_block::ErrorKind;
 
 use super::*;
 use crate::{
-    fencing::key_of_holder,
+    fencing::{Removes, VACANT, key_of_holder, keys_of_silent},
     geometry::Level,
+    heartbeat::Heartbeat,
     label::tests::{logged_sample, sample},
     lack::Lack,
-    member::MemberState,
+    member::{MEMBERS_MAX, MemberState},
     volume::Machine as _,
 };
 use world::{When, World, another_machine, dead, key, label, this};
@@ -27,6 +28,7 @@ const PLAIN: Options = Options {
     continues: None,
     wants_all: false,
     spares: 0,
+    silent: None,
 };
 
 fn failed(kind: ErrorKind) -> OpenError<IoError> {
@@ -76,13 +78,37 @@ fn who_only_reads_locks_and_takes_over_nothing() {
         assert!(!world.has_lock && opened.fence.is_none() && opened.info.read_only);
         assert_eq!((world.taken_over(), world.fenced(), world.left()), (vec![], vec![], vec![]));
         assert_eq!(opened.places, [0, 1, 2, 3].map(Some));
-        // Others may write meanwhile, and each read is to show that.
-        assert_eq!(opened.can_read_ahead, with_log);
+        // Others may write later, and the next read is to show that.
+        assert!(!opened.can_read_ahead);
     }
     let mut unclean = World::held_by(&dead(), true);
     assert_eq!(unclean.refusal(options), OpenError::NotClosed { name: "tank".into() });
     assert!(!unclean.has_lock);
-    assert!(World::held_by(&another_machine(), false).open(options).is_ok());
+    // Without a log what is read once grows old as well, where somebody writes.
+    let error = World::held_by(&another_machine(), false).refusal(options);
+    assert!(matches!(error, OpenError::Assemble(AssembleError::Held { .. })), "{error:?}");
+    for options in [Options { take_over: true, ..options }, Options { force: true, ..options }] {
+        assert!(World::held_by(&another_machine(), false).open(options).is_ok());
+    }
+}
+
+#[test]
+fn who_only_reads_is_refused_beside_who_opens_the_array_for_writing() {
+    let options = Options { read_only: true, ..PLAIN };
+    for with_log in [true, false] {
+        // Its label is not written yet.
+        let mut world = World::of(with_log);
+        world.disks[2].keys = vec![key(&another_machine())];
+        let error = world.refusal(options);
+        assert!(matches!(error, OpenError::NotFenced(2, FenceError::Reserved { .. })), "{error:?}");
+        assert!(world.open(Options { take_over: true, ..options }).is_ok());
+        // Others that read are no writers, and who has closed it is none.
+        let label = world.disks[0].label.clone().unwrap();
+        let reader = Fence::of_reader(&label, &another_machine(), Removes::Own, 77).key(false);
+        world.disks[2].keys = vec![reader.get(), VACANT.get()];
+        assert!(world.open(options).is_ok());
+        assert!(world.open(PLAIN).is_ok(), "and keep nobody from writing");
+    }
 }
 
 #[test]
@@ -119,6 +145,148 @@ fn an_array_that_another_machine_may_have_is_not_touched() {
 }
 
 #[test]
+fn a_silent_engine_is_taken_over_where_it_is_the_one_that_was_judged_and_can_be_shut_out() {
+    let first = another_machine();
+    let held = |without: &[usize]| held_by_silent(&first, without);
+    // A member that cannot shut it out is left out.
+    let (mut world, options) = held(&[1]);
+    let opened = world.open(options).unwrap();
+    let cannot = OpenError::NotFenced(1, FenceError::CannotShutOut);
+    assert_eq!(opened.notes, [Note::LeftOut(MemberIndex(1), cannot.clone())]);
+    assert_eq!(opened.places, [Some(0), None, Some(2), Some(3)]);
+    assert_eq!((world.fenced(), world.left()), (vec![0, 2, 3], vec![1]));
+
+    // Too few are left, and nobody is removed for that.
+    let (mut world, options) = held(&[1, 2]);
+    let error = world.refusal(options);
+    assert!(matches!(error, OpenError::Assemble(AssembleError::TooFew { .. })), "{error:?}");
+    assert_eq!(world.fenced(), vec![0; 0]);
+    let (mut world, options) = held(&[1, 2, 3]);
+    assert!(matches!(world.refusal(options), OpenError::NotFenced(_, FenceError::CannotShutOut)));
+    assert_eq!(world.fenced(), vec![0; 0]);
+
+    // It was not silent, or another engine has come since.
+    let (_, options) = held(&[]);
+    let silent = options.silent.unwrap();
+    for changed in [
+        Silent { epoch: silent.epoch - 1, ..silent },
+        Silent { generation: silent.generation - 1, ..silent },
+        Silent { engine: [8; 16], ..silent },
+    ] {
+        let (mut world, _) = held(&[]);
+        let error = world.refusal(Options { silent: Some(changed), ..PLAIN });
+        assert!(matches!(error, OpenError::Assemble(AssembleError::Held { .. })), "{error:?}");
+        assert_eq!(world.taken_over(), vec![0; 0]);
+    }
+    // Nobody else is removed: not an engine that has written no label yet, nor one of the same lock that came since.
+    let third = Holder { lock: (1, 3), ..another_machine() };
+    for other in [key(&third), key(&first) ^ 0x100] {
+        let (mut world, options) = held(&[]);
+        world.disks[2].keys.push(other);
+        let reserved = FenceError::Reserved { key: other };
+        assert_eq!(world.refusal(options), OpenError::NotFenced(2, reserved));
+        assert_eq!(world.fenced(), vec![0; 0]);
+    }
+}
+
+/// An array of four whose engine was judged, and of whose members some are `without` reservations.
+fn held_by_silent(first: &Holder, without: &[usize]) -> (World, Options) {
+    let mut world = World::held_by(first, true);
+    let label = world.disks[0].label.clone().unwrap();
+    let beat = Heartbeat { engine: first.engine_id, generation: label.generation, counter: 7 };
+    let mut heartbeats = [0; MEMBERS_MAX];
+    heartbeats[..4].fill(beat.digest());
+    for (at, disk) in world.disks.iter_mut().enumerate() {
+        (disk.keys, disk.heartbeat) = (vec![key(first)], Some(beat));
+        if without.contains(&at) {
+            (disk.has_reservations, disk.keys) = (false, vec![]);
+        }
+    }
+    let keys = keys_of_silent(&label.array_uuid, first, [key(first)].iter());
+    let (engine, generation, epoch) = (first.engine_id, label.generation, label.epoch);
+    let silent = Silent { engine, generation, epoch, keys, heartbeats };
+    (world, Options { silent: Some(silent), ..PLAIN })
+}
+
+#[test]
+fn nobody_is_removed_before_all_members_have_answered_and_none_shows_that_the_engine_lives() {
+    // A member that hangs is found before another one is fenced.
+    for when in [When::TryOut, When::LabelAgain, When::Read] {
+        let (mut world, options) = held_by_silent(&another_machine(), &[]);
+        world.disks[1].fails = Some((when, ErrorKind::Timeout));
+        let opened = world.open(options).unwrap();
+        assert_eq!(opened.places[1], None, "{when:?}");
+        let first_fenced =
+            world.asked.iter().position(|(_, ask)| matches!(ask, access::Ask::Fence(_)));
+        let left = world.asked.iter().position(|(_, ask)| *ask == access::Ask::Leave);
+        assert!(left < first_fenced, "{when:?}: {:?}", world.asked);
+        assert!(!world.fenced().contains(&1));
+
+        let (mut world, options) = held_by_silent(&another_machine(), &[]);
+        for at in [1, 2] {
+            world.disks[at].fails = Some((when, ErrorKind::Timeout));
+        }
+        world.refusal(options);
+        assert_eq!(world.fenced(), vec![0; 0], "{when:?}: too few are left");
+    }
+    // It goes on while it is tried out.
+    let later: [fn(&mut [world::Disk]); 3] = [
+        |disks| disks[2].heartbeat = disks[2].heartbeat.map(|beat| beat.next(beat.engine, 40)),
+        |disks| disks[2].heartbeat = None,
+        |disks| disks[2].label_mut().epoch += 1,
+    ];
+    for meanwhile in later {
+        let (mut world, options) = held_by_silent(&another_machine(), &[]);
+        world.meanwhile = Some(meanwhile);
+        world.refusal(options);
+        assert_eq!(world.fenced(), vec![0; 0]);
+        assert!(world.disks.iter().all(|disk| disk.keys == [key(&another_machine())]));
+    }
+}
+
+#[test]
+fn an_opening_that_is_stopped_gives_everything_back_and_removes_nobody() {
+    for stop_at in 0.. {
+        let (mut world, options) = held_by_silent(&another_machine(), &[]);
+        let limits = Limits::default();
+        let engine = Engine { this: this(), random: 7, pool: Pool::new(), limits };
+        let mut steps = Steps::open(options, world.names(), engine);
+        let mut asked = 0;
+        let mut had_removed = false;
+        let end = loop {
+            if asked == stop_at {
+                had_removed = !world.fenced().is_empty();
+                steps.stop();
+            }
+            match steps.poll() {
+                Step::Ask(ask) => steps.answer(world.answer(ask)),
+                Step::Done(end) => break end,
+            }
+            asked += 1;
+        };
+        let Err(refused) = end else {
+            assert!(stop_at > 8, "it opened although it was stopped after {stop_at} questions");
+            break;
+        };
+        assert_eq!(refused.error, OpenError::Stopped, "{stop_at}");
+        assert!(world.disks.iter().all(|disk| !disk.is_visited && !disk.is_fenced));
+        assert!(had_removed || world.fenced().is_empty(), "{stop_at}");
+    }
+}
+
+#[test]
+fn a_member_at_which_a_reader_cannot_register_is_left_out() {
+    let options = Options { read_only: true, ..PLAIN };
+    let mut world = World::of(true);
+    world.disks[2].fails = Some((When::Attend, ErrorKind::Device));
+    let opened = world.open(options).unwrap();
+    assert_eq!(opened.places, [Some(0), Some(1), None, Some(3)]);
+    assert!(matches!(opened.notes[..], [Note::LeftOut(MemberIndex(2), _)]), "{:?}", opened.notes);
+    // A volume of a cluster is read ahead of users: the mediator keeps writers away.
+    assert!(World::of(true).open(Options { is_placed: true, ..options }).unwrap().can_read_ahead);
+}
+
+#[test]
 fn a_member_that_fails_is_left_out_and_given_back() {
     for (when, kind) in [
         (When::TakeOver, ErrorKind::Unreachable),
@@ -136,9 +304,13 @@ fn a_member_that_fails_is_left_out_and_given_back() {
                 let reason = kind.into();
                 OpenError::NotFenced(2, FenceError::Failed { what: "fencing", reason })
             }
-            When::TakeOver | When::LabelAgain | When::Visit | When::Label | When::Read => {
-                failed(kind)
-            }
+            When::TakeOver
+            | When::TryOut
+            | When::Attend
+            | When::LabelAgain
+            | When::Visit
+            | When::Label
+            | When::Read => failed(kind),
         };
         assert_eq!(opened.notes, [Note::LeftOut(MemberIndex(2), error)]);
     }
@@ -176,9 +348,13 @@ fn who_says_that_somebody_else_has_the_array_ends_it() {
                 When::Fence => {
                     OpenError::NotFenced(1, FenceError::Failed { what: "fencing", reason })
                 }
-                When::LabelAgain | When::Visit | When::Label | When::TakeOver | When::Read => {
-                    OpenError::Failed(reason)
-                }
+                When::TryOut
+                | When::Attend
+                | When::LabelAgain
+                | When::Visit
+                | When::Label
+                | When::TakeOver
+                | When::Read => OpenError::Failed(reason),
             }
         );
     }

@@ -196,6 +196,14 @@ impl Machine for PlainOrLogged {
         either!(self, machine => machine.identity(member))
     }
 
+    fn handle_overtaken(&mut self, error: IoError) {
+        either!(self, machine => machine.handle_overtaken(error));
+    }
+
+    fn holder(&self) -> Option<(Uuid, u64)> {
+        either!(self, machine => machine.holder())
+    }
+
     fn progress(&self) -> Vec<Progress> {
         either!(self, machine => machine.progress())
     }

@@ -192,6 +192,15 @@ impl Machine for Logged {
         Some(self.machine.identity(member))
     }
 
+    fn handle_overtaken(&mut self, error: IoError) {
+        self.machine.handle_overtaken(error);
+    }
+
+    fn holder(&self) -> Option<(Uuid, u64)> {
+        let label = self.machine.label();
+        Some((label.holder.engine_id, label.generation))
+    }
+
     fn progress(&self) -> Vec<Progress> {
         let chunk_len = u64::from(self.geometry.chunk_len());
         let shown = |kind, member: MemberIndex, walked: Walked| {

@@ -74,6 +74,8 @@ impl<M: Machine, U> Volume<M, U> {
         self.ahead.iter_mut().for_each(ReadAhead::drop_old);
         self.users.look(now);
         self.measure(now);
+        self.beat(looks);
+        self.look_at_labels(now, looks);
         if self.life != Life::Open || self.machine.failure().is_some() {
             return;
         }

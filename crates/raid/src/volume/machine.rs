@@ -123,10 +123,18 @@ pub trait Machine {
         None
     }
 
+    /// Which engine its labels name, and their generation, where these are known.
+    fn holder(&self) -> Option<(Uuid, u64)> {
+        None
+    }
+
     /// How far rebuilds, catch-ups or a resync are: what is done now comes first.
     fn progress(&self) -> Vec<Progress> {
         Vec::new()
     }
+
+    /// Another engine has opened the array for writing, and this one only reads: it fails with this error.
+    fn handle_overtaken(&mut self, error: IoError);
 
     /// Nobody asked for anything for a while: what is in the log is brought home.
     fn handle_idle(&mut self);

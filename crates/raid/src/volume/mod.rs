@@ -19,6 +19,7 @@
 
 mod candidates;
 mod either;
+mod heartbeats;
 mod interface;
 mod joining;
 mod logged;
@@ -30,6 +31,7 @@ mod pause;
 mod places;
 mod plain;
 pub mod preparing;
+mod reader;
 mod requests;
 mod returns;
 mod slow;
@@ -66,11 +68,13 @@ use crate::{
     read_window::BOUNDED_LEN,
     slowness::Slowness,
 };
+use heartbeats::Heartbeats;
 use joining::Joining;
 use meters::Meters;
 use pace::Pace;
 use pause::Pauses;
 use places::Place;
+use reader::Reader;
 use requests::InFlight;
 use spares::Spares;
 use succession::Successions;
@@ -119,6 +123,8 @@ pub struct Volume<M, U> {
     spares: Spares,
     /// A device that is to succeed a member's.
     successions: Successions,
+    heartbeats: Heartbeats,
+    reader: Reader,
 }
 
 /// How far a volume has come.
@@ -176,6 +182,8 @@ impl<M: Machine, U> Volume<M, U> {
             pauses: Pauses::new(pause),
             spares: Spares::default(),
             successions: Successions::default(),
+            heartbeats: Heartbeats::default(),
+            reader: Reader::default(),
         }
     }
 

@@ -129,6 +129,15 @@ impl Machine for Plain {
         Some((label.array_uuid, label.members[member.as_usize()].uuid))
     }
 
+    fn handle_overtaken(&mut self, error: IoError) {
+        self.machine.handle_overtaken(error);
+    }
+
+    fn holder(&self) -> Option<(Uuid, u64)> {
+        let label = self.machine.label();
+        Some((label.holder.engine_id, label.generation))
+    }
+
     fn progress(&self) -> Vec<Progress> {
         let geometry = self.machine.geometry();
         let shown = |one: &crate::array::Progress| {

@@ -281,7 +281,7 @@ impl<E: Failure> Place<E> {
             // Who will remove nobody who may be alive, needs not be found.
             let removes_engines = match Removes::of(self.expect, was_holder) {
                 Removes::Engines | Removes::All => true,
-                Removes::Own | Removes::Holders(_) => false,
+                Removes::Own | Removes::Holders(_) | Removes::Silent { .. } => false,
             };
             if removes_engines && !known.is_empty() && !planted(Planted::JoinsUnannounced) {
                 let ask = access::Ask::Announce { fence, known: known.clone() };
@@ -320,7 +320,10 @@ impl<E: Failure> Place<E> {
                 let own = own.and_then(|label| key_of_dead_holder(label, &self.beside.this));
                 Removes::Holders([None, own])
             }
-            removes @ (Removes::Holders(_) | Removes::Engines | Removes::All) => removes,
+            removes @ (Removes::Holders(_)
+            | Removes::Silent { .. }
+            | Removes::Engines
+            | Removes::All) => removes,
         }
     }
 

@@ -106,6 +106,9 @@ impl<M: Machine, U> Volume<M, U> {
         let data_len = data.len() as u64;
         assert!(op != Op::Write || data_len == len, "a write of {len} bytes with {data_len}");
         self.is_busy = true;
+        if let Some(error) = self.reader.refusal(now) {
+            return self.actions.push_back(Action::Complete { user, result: Err(error) });
+        }
         if !self.is_paused()
             && let Some(error) = self.pauses.refusal(op, offset, len)
         {
@@ -197,7 +200,11 @@ impl<M: Machine, U> Volume<M, U> {
         if tag.is_for_successor() {
             return self.hear_successor(now, tag, cache_losses, result);
         }
-        if self.hear_sign(now, tag, result.is_ok()) || self.hear_counters(now, tag, &result) {
+        let is_nobodys = self.hear_sign(now, tag, result.is_ok())
+            || self.hear_heartbeat(tag)
+            || self.hear_as_reader(now, tag, &result)
+            || self.hear_counters(now, tag, &result);
+        if is_nobodys {
             return;
         }
         let io: usize = narrow(tag.io());
@@ -300,6 +307,7 @@ impl<M: Machine, U> Volume<M, U> {
     }
 
     fn end_user(&mut self, now: Duration, id: RequestId, result: Result<SgList, IoError>) {
+        let result = self.reader.refusal(now).map_or(result, Err);
         if result.is_ok() && self.pauses.is_to_note() {
             self.note_end(id);
         }

@@ -2,11 +2,13 @@
 
 mod ahead;
 mod closing;
+mod heartbeats;
 mod joining;
 mod looks;
 mod paces;
 mod pauses;
 mod random;
+mod reader;
 mod requests;
 mod returns;
 mod slow;
@@ -173,6 +175,10 @@ impl Machine for Script {
         self.identities.get(member.as_usize()).copied()
     }
 
+    fn holder(&self) -> Option<(Uuid, u64)> {
+        Some(([3; 16], 8))
+    }
+
     fn check_replace(&self, _: MemberIndex) -> Result<(), CommandError> {
         self.refuses_join.clone().map_or(Ok(()), Err)
     }
@@ -245,6 +251,10 @@ impl Machine for Script {
 
     fn handle_successor_gone(&mut self, member: MemberIndex) {
         self.calls.push(Call::SuccessorGone(member.0));
+    }
+
+    fn handle_overtaken(&mut self, error: IoError) {
+        self.failure.get_or_insert(error);
     }
 
     fn handle_idle(&mut self) {

@@ -121,6 +121,18 @@ fn a_disk_that_keeps_registrations_no_longer_than_sessions_has_forgotten_this_on
 }
 
 #[test]
+fn a_disk_that_has_forgotten_this_side_and_knows_a_reader_was_taken_over_by_nobody() {
+    for (others, is_fenced) in [(vec![0xff01, 0xff02], false), (vec![0xff01, 99], true)] {
+        let mut world = registered(1);
+        world.target.medium.registrations.clear();
+        world.target.medium.others = others;
+        world.cut(0);
+        world.pass(SECOND);
+        assert_eq!(world.remote.status().is_fenced, is_fenced);
+    }
+}
+
+#[test]
 fn a_disk_where_only_another_session_of_this_side_is_registered_anew_has_forgotten_this_one() {
     let mut world = registered(1);
     let own = world.target.medium.registrations.values().copied().next().unwrap();

@@ -50,6 +50,7 @@ pub fn open(
         continues: None,
         wants_all: false,
         spares: 0,
+        silent: None,
     };
     open_with(options, found, this, fittings)
 }
@@ -73,6 +74,7 @@ pub fn open_anew(
         continues: Some(known),
         wants_all: false,
         spares: 0,
+        silent: None,
     };
     open_with(options, found, this, fittings)
 }
@@ -165,6 +167,8 @@ fn answer(
         access::Ask::Close | access::Ask::Leave => access::Answer::Done,
         access::Ask::Keys => access::Answer::Keys { keys: Vec::new(), is_cut: false },
         ask @ (access::Ask::Unused
+        | access::Ask::Attend(_)
+        | access::Ask::TryOut(_)
         | access::Ask::ProveWritable { .. }
         | access::Ask::ReserveTables(_)) => {
             unreachable!("an opening asks a device for {ask:?}")

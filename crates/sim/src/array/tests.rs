@@ -279,6 +279,10 @@ impl<F: Flaw> volume::Machine for Mirror<F> {
 
     fn handle_gone(&mut self, _member: MemberIndex, _reason: &str) {}
 
+    fn handle_overtaken(&mut self, error: IoError) {
+        unreachable!("nobody only reads in this world: {error}")
+    }
+
     fn handle_device(
         &mut self,
         member: MemberIndex,

@@ -34,6 +34,8 @@ pub(super) enum Failure {
     Reserved(u64),
     Overtaken(u64),
     Forgetful,
+    /// It cannot shut out an engine that may be alive.
+    CannotShutOut,
     Contended,
     LabelChanged(u64, u64),
     Changed,
@@ -56,6 +58,7 @@ impl fmt::Display for Failure {
             Self::NoLabels => f.write_str("no labels"),
             Self::Reserved(key) => write!(f, "key {key:#x} is registered"),
             Self::Overtaken(key) => write!(f, "key {key:#x} came meanwhile"),
+            Self::CannotShutOut => f.write_str("it cannot shut out an engine that may be alive"),
             Self::Forgetful => f.write_str("it does not keep registrations"),
             Self::Contended => f.write_str("others come between again and again"),
             Self::LabelChanged(generation, epoch) => {
@@ -86,6 +89,7 @@ impl Failure {
             | Self::Reserved(_)
             | Self::Overtaken(_)
             | Self::Forgetful
+            | Self::CannotShutOut
             | Self::Contended
             | Self::LabelChanged(..)
             | Self::Changed
@@ -108,6 +112,7 @@ impl From<FenceError> for Failure {
             FenceError::Reserved { key } => Self::Reserved(key),
             FenceError::Overtaken { key } => Self::Overtaken(key),
             FenceError::Forgetful => Self::Forgetful,
+            FenceError::CannotShutOut => Self::CannotShutOut,
             FenceError::Contended => Self::Contended,
         }
     }

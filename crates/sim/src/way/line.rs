@@ -469,6 +469,7 @@ fn settings(config: LineConfig, host: HostId, portals: u16, dice: &mut Dice) -> 
         request_timeout: config.request_timeout,
         refusal_limit: config.refusal_limit,
         login_timeout: config.login_timeout,
+        reader_keys: Some(netraid_raid::fencing::READER_KEYS),
     }
 }
 

@@ -65,6 +65,7 @@ pub(super) async fn open(desk: Desk, options: Options) -> Result<Opened, Failure
         continues: None,
         wants_all: false,
         spares: 0,
+        silent: None,
     };
     let mut steps = Steps::open(how, names, engine);
     let opened = loop {
@@ -134,10 +135,12 @@ fn failure(error: OpenError<Failure>) -> Failure {
             unreachable!("nobody goes on with an array in this world")
         }
         OpenError::Fewer { .. } => unreachable!("nobody wants all members in this world"),
+        OpenError::NotShutOut { .. } => unreachable!("nobody stands by in this world"),
         OpenError::NotClosed { .. } => Failure::InUse,
         OpenError::WrittenBits { .. } => Failure::WrittenBits("a page is on no member"),
         OpenError::WrittenBitsDisagree { .. } => Failure::WrittenBits("two members disagree"),
         OpenError::Forged { .. } => Failure::WrittenBits("those of a member are far ahead"),
+        OpenError::Stopped => unreachable!("no opening is stopped here"),
         OpenError::Machine(reason) => Failure::Machine("its machine", reason),
     }
 }

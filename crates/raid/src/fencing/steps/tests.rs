@@ -72,6 +72,9 @@ impl Device {
             Ask::Preempt { aborts: true, .. } if self.has_no_abort => {
                 return Answer::Failed(ErrorKind::Unsupported.into());
             }
+            Ask::Preempt { other, .. } if !self.keys.contains(&other.get()) => {
+                return Answer::Failed(ErrorKind::Fenced.into());
+            }
             Ask::Preempt { other, .. } => {
                 self.keys.retain(|known| *known != other.get());
                 self.is_reserved = true;
@@ -145,6 +148,82 @@ fn a_member_that_nobody_else_had_is_free_when_it_is_given_back() {
     let (_, standing, _) = run(Steps::fence(Standing::default(), fence(Removes::Own)), &mut device);
     let (_, standing, _) = run(Steps::renounce(standing), &mut device);
     assert!(standing == Standing::default() && device.keys.is_empty() && !device.is_reserved);
+}
+
+#[test]
+fn who_only_reads_registers_beside_others_and_reserves_and_clears_nothing() {
+    const READER: u64 = OWN & !0b11;
+    const OTHER: u64 = 0x4e52_cccc_cc00_0100;
+    let reader = Fence { key: key(READER), removes: Removes::Own, former: None };
+    let attend = || Steps::attend(Standing::default(), reader);
+    for others in [vec![], vec![OTHER], vec![VACANT.get()], vec![STRANGER]] {
+        let mut device = Device { keys: others.clone(), ..Device::default() };
+        let (end, standing, _) = run(attend(), &mut device);
+        assert_eq!((end, standing.registered), (Ok(()), Some(key(READER))), "{others:x?}");
+        assert!(device.keys.contains(&READER) && !device.is_reserved && !standing.exclusive);
+        let (_, standing, _) = run(Steps::renounce(standing), &mut device);
+        assert_eq!((&device.keys, standing), (&others, Standing::default()));
+        assert!(!device.asked.contains(&Ask::Clear(key(READER))), "a writer may have come");
+    }
+    let mut device = Device::with(&[ALIVE]);
+    let (end, standing, _) = run(attend(), &mut device);
+    assert_eq!((end, standing), (Err(FenceError::Reserved { key: ALIVE }), Standing::default()));
+    assert_eq!(device.keys, [ALIVE]);
+    let mut device = Device { has_none: true, ..Device::default() };
+    device.fails_at =
+        Some((Ask::Register { key: key(READER), ignore: true }, ErrorKind::Unsupported));
+    let (end, _, notices) = run(attend(), &mut device);
+    assert_eq!(end, Ok(()), "it is read without");
+    assert_eq!(notices, [Notice::ReaderNotRegistered(ErrorKind::Unsupported.into())]);
+    // Who cannot register would not hear of a writer.
+    for kind in [ErrorKind::Device, ErrorKind::Timeout] {
+        let mut device = Device::default();
+        device.fails_at = Some((Ask::Register { key: key(READER), ignore: true }, kind));
+        let end = run(attend(), &mut device).0;
+        assert!(matches!(end, Err(FenceError::Failed { .. })), "{end:?}");
+    }
+    let mut device = Device { forgets: true, ..Device::default() };
+    assert_eq!(run(attend(), &mut device).0, Err(FenceError::Forgetful));
+}
+
+#[test]
+fn however_many_readers_come_a_writer_is_not_kept_away_and_leaves_them_no_reservation() {
+    let mut device = Device::default();
+    let mut steps = Steps::fence(Standing::default(), fence(Removes::Own));
+    let mut come = 0;
+    let end = loop {
+        match steps.poll() {
+            Step::Ask(ask @ Ask::Preempt { .. }) if come < 20 => {
+                steps.answer(device.answer(ask));
+                come += 1;
+                device.keys.push(0x4e52_cccc_cc00_0100 + (come << 8));
+            }
+            Step::Ask(ask) => {
+                if come == 0 && matches!(ask, Ask::Register { .. }) {
+                    device.keys.push(0x4e52_cccc_cc00_0100);
+                }
+                steps.answer(device.answer(ask));
+            }
+            Step::Tell(_) => {}
+            Step::Done(end) => break end,
+        }
+    };
+    assert!(end.is_ok() && come == 20, "{end:?}");
+    device.keys.push(0x4e52_cccc_cc00_0100);
+    run(Steps::renounce(steps.standing()), &mut device).0.unwrap();
+    assert!(device.keys.is_empty() && !device.is_reserved);
+}
+
+#[test]
+fn readers_are_removed_by_who_writes_whenever_they_come() {
+    const OTHER: u64 = 0x4e52_cccc_cc00_0100;
+    for comes_at in 0..8 {
+        let mut device = Device { comes: Some((comes_at, OTHER)), ..Device::default() };
+        let known = BTreeSet::from([VACANT.get()]);
+        let (end, standing, _) =
+            run(Steps::fence_again(Standing::default(), fence(Removes::Own), known), &mut device);
+        assert!(end.is_ok() && standing.exclusive && !standing.is_wary, "{comes_at}: {end:?}");
+    }
 }
 
 #[test]
@@ -441,4 +520,44 @@ fn who_seizes_a_device_gives_back_what_could_not_be_cleared_and_waits_for_a_remo
     device.cannot_clear = false;
     assert!(run(Steps::set_free(standing), &mut device).0.is_ok());
     assert!(device.keys.is_empty());
+}
+
+#[test]
+fn who_may_be_alive_is_shut_out_with_preempt_and_abort_or_not_at_all() {
+    let mut keys = [0; crate::fencing::SILENT_KEYS_MAX];
+    keys[0] = ALIVE;
+    let silent = Removes::Silent { proven: [None; 2], keys };
+    let try_out = || Steps::try_out(Standing::default(), fence(silent));
+    let fenced = |standing| Steps::fence(standing, fence(silent));
+
+    let mut device = Device::with(&[ALIVE]);
+    let (end, standing, _) = run(try_out(), &mut device);
+    assert_eq!((end, device.keys.clone()), (Ok(()), vec![ALIVE, OWN]));
+    assert!(!standing.exclusive && !standing.is_wary);
+    let (end, standing, _) = run(fenced(standing), &mut device);
+    assert!(end.is_ok() && standing.exclusive && standing.is_wary && device.keys.len() == 1);
+
+    // Who was tried out is as it was, once the registration is given back.
+    for mut device in [
+        Device { has_no_abort: true, ..Device::with(&[ALIVE]) },
+        Device { has_none: true, ..Device::default() },
+    ] {
+        let before = device.keys.clone();
+        let (end, standing, _) = run(try_out(), &mut device);
+        assert_eq!(end, Err(FenceError::CannotShutOut));
+        run(Steps::renounce(standing), &mut device).0.unwrap();
+        assert_eq!(device.keys, before);
+    }
+    let mut device = Device { has_no_abort: true, ..Device::with(&[ALIVE]) };
+    let (end, standing, _) = run(fenced(Standing::default()), &mut device);
+    assert!(end == Err(FenceError::CannotShutOut) && !standing.exclusive);
+    assert!(device.keys.contains(&ALIVE), "it was not removed");
+
+    // Another run of the same lock, and a stranger, were not judged.
+    for other in [ALIVE ^ 0x100, STRANGER] {
+        let mut device = Device::with(&[ALIVE, other]);
+        let end = run(try_out(), &mut device).0;
+        assert_eq!(end, Err(FenceError::Reserved { key: other }));
+        assert_eq!(device.asked, [Ask::Keys]);
+    }
 }

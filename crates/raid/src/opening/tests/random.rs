@@ -108,6 +108,7 @@ fn anything_may_be_answered() {
             wants_all: rng.random_ratio(1, 6),
             spares: rng.random_range(0..3),
             clean_close: None,
+            silent: None,
         };
         let before = world.disks.clone();
         let end = world.open(options);

@@ -6,7 +6,10 @@ use netraid_block::{Buf, ErrorKind};
 
 use super::*;
 use crate::{
+    fencing::has_engine,
+    heartbeat::Heartbeat,
     label::Closure,
+    regions::HEARTBEAT_OFFSETS,
     written::{WrittenBits, tests::region_of},
 };
 
@@ -20,6 +23,8 @@ pub(super) enum When {
     Visit,
     Label,
     TakeOver,
+    TryOut,
+    Attend,
     Fence,
     LabelAgain,
     Read,
@@ -33,6 +38,7 @@ pub(super) struct Disk {
     /// Registered by others.
     pub(super) keys: Vec<u64>,
     pub(super) has_reservations: bool,
+    pub(super) heartbeat: Option<Heartbeat>,
     /// By pages: how many images of written bits it has seen.
     pub(super) images: u64,
     pub(super) fails: Option<(When, ErrorKind)>,
@@ -96,6 +102,7 @@ impl Disk {
             label: Ok(label),
             keys: vec![],
             has_reservations: true,
+            heartbeat: None,
             images: 3,
             fails: None,
             is_visited: false,
@@ -115,12 +122,23 @@ impl Disk {
             access::Ask::Label if self.is_taken_over => Some(When::LabelAgain),
             access::Ask::Label => Some(When::Label),
             access::Ask::TakeOver { .. } => Some(When::TakeOver),
+            access::Ask::TryOut(_) => Some(When::TryOut),
             access::Ask::Fence(_) | access::Ask::FenceAgain { .. } => Some(When::Fence),
             access::Ask::Read { .. } => Some(When::Read),
             access::Ask::Checkpoint(_)
             | access::Ask::Keys
             | access::Ask::Close
             | access::Ask::Leave => None,
+            access::Ask::Attend(_) if self.fails.is_some_and(|(at, _)| at == When::Attend) => {
+                Some(When::Attend)
+            }
+            access::Ask::Attend(reader) => {
+                let writer = self.keys.iter().find(|key| has_engine(&[**key]));
+                if let Some(key) = writer.filter(|key| !reader.may_remove(**key)) {
+                    return access::Answer::NotFenced(FenceError::Reserved { key: *key });
+                }
+                return access::Answer::Fenced { exclusive: false };
+            }
             access::Ask::Unused
             | access::Ask::Announce { .. }
             | access::Ask::FenceKnown { .. }
@@ -130,7 +148,9 @@ impl Disk {
         if let Some((_, kind)) = self.fails.filter(|(at, _)| Some(*at) == when) {
             let (what, reason) = ("fencing", IoError::from(kind));
             return match when {
-                Some(When::Fence) => access::Answer::NotFenced(FenceError::Failed { what, reason }),
+                Some(When::TryOut | When::Attend | When::Fence) => {
+                    access::Answer::NotFenced(FenceError::Failed { what, reason })
+                }
                 _ => access::Answer::Failed(reason),
             };
         }
@@ -138,7 +158,15 @@ impl Disk {
         match ask {
             access::Ask::Label => return access::Answer::Label(self.label.clone().map(Box::new)),
             access::Ask::Checkpoint(_) => return access::Answer::Checkpoint(None),
+            access::Ask::Read { offset, len, .. } if HEARTBEAT_OFFSETS.contains(offset) => {
+                let mut page = vec![0; usize::try_from(*len).unwrap()];
+                if let Some(beat) = self.heartbeat.filter(|beat| beat.offset() == *offset) {
+                    page = beat.encode([9; 16]);
+                }
+                return access::Answer::Bytes(Buf::copy_from(&page));
+            }
             access::Ask::Read { len, .. } => return self.read(*len),
+            access::Ask::TryOut(fence) => return self.try_out(*fence),
             access::Ask::Fence(fence) | access::Ask::FenceAgain { fence, .. } => {
                 return self.fence(*fence);
             }
@@ -154,6 +182,7 @@ impl Disk {
                 return access::Answer::Done;
             }
             access::Ask::Unused
+            | access::Ask::Attend(_)
             | access::Ask::Announce { .. }
             | access::Ask::FenceKnown { .. }
             | access::Ask::ProveWritable { .. }
@@ -175,6 +204,16 @@ impl Disk {
         };
         assert_eq!(bytes.len() as u64, len);
         access::Answer::Bytes(Buf::copy_from(&bytes))
+    }
+
+    fn try_out(&self, fence: Fence) -> access::Answer<IoError> {
+        if let Some(key) = self.keys.iter().find(|key| !fence.may_remove(**key)) {
+            return access::Answer::NotFenced(FenceError::Reserved { key: *key });
+        }
+        match self.has_reservations {
+            true => access::Answer::Fenced { exclusive: false },
+            false => access::Answer::NotFenced(FenceError::CannotShutOut),
+        }
     }
 
     pub(super) fn fence(&mut self, fence: Fence) -> access::Answer<IoError> {

@@ -119,7 +119,9 @@ impl World {
             Ask::Lock(_) => Answer::Lock(self.locked),
             Ask::Device(ask) if fails => Answer::Device(match ask {
                 access::Ask::Close | access::Ask::Leave => access::Answer::Done,
-                access::Ask::FenceAgain { .. }
+                access::Ask::Attend(_)
+                | access::Ask::TryOut(_)
+                | access::Ask::FenceAgain { .. }
                 | access::Ask::Announce { .. }
                 | access::Ask::FenceKnown { .. } => {
                     let reason = self.kind.into();
@@ -150,6 +152,8 @@ impl World {
                 access::Ask::Checkpoint(_)
                 | access::Ask::Read { .. }
                 | access::Ask::Fence(_)
+                | access::Ask::Attend(_)
+                | access::Ask::TryOut(_)
                 | access::Ask::FenceAgain { .. } => {
                     unreachable!("{ask:?} is not asked here")
                 }
