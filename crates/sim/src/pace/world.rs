@@ -381,8 +381,9 @@ impl<'a> World<'a> {
                     }
                 }
                 Due::GiveUp { member, unheard, is_silent, .. } => {
-                    self.give_up(member, unheard, is_silent)
+                    self.give_up(member, unheard, is_silent);
                 }
+                Due::SuccessorLate(_) => self.fail("a member is copied here to nobody".into()),
             }
         }
         let fast = self.whole().without(self.slowness.slow());
