@@ -375,13 +375,12 @@ impl Member {
     async fn try_out(&self, fence: Fence) -> Result<(), FenceError> {
         const WHAT: &str = "trying out PREEMPT AND ABORT at it";
         let registered = self.standing().registered;
-        let end = self.others(fence, registered).await;
-        let others = end.map_err(|error| match error {
-            FenceError::Failed { reason, .. } if reason.kind() == ErrorKind::Unsupported => {
-                FenceError::CannotShutOut
+        let others = match self.others(fence, registered).await {
+            Err(FenceError::Failed { reason, .. }) if reason.kind() == ErrorKind::Unsupported => {
+                return Err(FenceError::CannotShutOut);
             }
-            error => error,
-        })?;
+            others => others?,
+        };
         let key = registered.unwrap_or_else(|| fence.key(false));
         self.register(key).await?;
         // Nobody has this key, so that nobody is removed; a device says so by a conflict.
