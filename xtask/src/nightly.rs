@@ -32,7 +32,7 @@ type Step = (&'static str, fn() -> Result<()>);
 /// How long the array is simulated, in minutes.
 const SIMULATE_MIN: u32 = 60;
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     ("build", || cargo(&["build", "--release", "--workspace", "--all-targets"], &[])),
     ("test", test),
     ("simulate", || {
