@@ -177,8 +177,8 @@ fn who_only_reads_registers_beside_others_and_reserves_and_clears_nothing() {
     assert_eq!(notices, [Notice::ReaderNotRegistered(ErrorKind::Unsupported.into())]);
     // Who cannot register would not hear of a writer.
     for kind in [ErrorKind::Device, ErrorKind::Timeout] {
-        let mut device = Device::default();
-        device.fails_at = Some((Ask::Register { key: key(READER), ignore: true }, kind));
+        let fails_at = Some((Ask::Register { key: key(READER), ignore: true }, kind));
+        let mut device = Device { fails_at, ..Device::default() };
         let end = run(attend(), &mut device).0;
         assert!(matches!(end, Err(FenceError::Failed { .. })), "{end:?}");
     }
