@@ -459,7 +459,7 @@ impl Slowness {
             let Some((slowest, member)) = all.pop() else { continue };
             let Some((usual, _)) = all.get(all.len() / 2) else { continue };
             // Its last reads may be of a time when all were slow, which others have forgotten since.
-            let is_still = self.members[member.as_usize()].longest.lately(own) >= slowest;
+            let is_still = self.members[member.as_usize()].longest.lately(own) >= slowest / 2;
             let is_slow = slowest >= self.deadlines.read.0 && slowest >= *usual * SLOWER;
             let any = (own, Duration::MAX);
             if is_slow && is_still && self.can_do_without(member, whole, Duration::ZERO, any) {

@@ -22,6 +22,8 @@ const EVERY: Duration = Duration::from_millis(120);
 const PAUSE_SLACK: Duration = Duration::from_millis(400);
 /// From the end of a pause to the next one, at least.
 const CALM: Duration = Duration::from_millis(100);
+/// How many such moments may be longer than a pause.
+const LONG_AMONG: u64 = 6;
 /// Longest that a member is away then.
 const AWAY_MAX: u64 = 120_000;
 
@@ -64,10 +66,13 @@ impl<M: Machine> World<M> {
         }
     }
 
-    /// How many microseconds all members stay away: now and then longer than a short pause may take.
+    /// How many microseconds all members stay away: of the first times some are longer than a short pause may take. Each of
+    /// these ends with an engine that has failed.
     fn time_away(&mut self) -> u64 {
         let usual = self.pause_dice.below(AWAY_MAX);
-        if self.fittings.pause.is_zero() || !self.is_short_pause() || !self.pause_dice.one_in(4) {
+        let is_early = self.counts.all_away <= LONG_AMONG;
+        let may_be_long = is_early && !self.fittings.pause.is_zero() && self.is_short_pause();
+        if !may_be_long || !self.pause_dice.one_in(4) {
             return usual;
         }
         let limit = self.fittings.pause / PACE + PAUSE_SLACK * 2;
